@@ -1,0 +1,167 @@
+"""The decoder block that talker and code predictor share, its key/value cache, and rotary positions.
+
+Shapes: a run of n positions is [n, H]; one position is [H], which takes the matrix-vector kernels (on CPUs up to
+twice as fast as a one-row matrix product). Linear weights are in the compute dtype; norms, rotary angles and the
+residual stream stay in float32 (lower precision there is audible, and costs nothing to avoid).
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rope_theta: float
+    rms_eps: float
+
+
+def weight(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:
+    """An unset parameter; the loader (or a trainer) fills it."""
+    return nn.Parameter(torch.empty(*shape, dtype=dtype), requires_grad=False)
+
+
+def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ w.T (+ bias) in w's dtype, returned in float32. x: [K] or [n, K], w: [N, K]."""
+    x = x.to(w.dtype)
+    y = torch.mv(w, x) if x.dim() == 1 else F.linear(x, w)
+    y = y.float()
+    return y if bias is None else y + bias
+
+
+def rms_norm(x: Tensor, w: Tensor | None, eps: float) -> Tensor:
+    """w * x / sqrt(mean(x^2) + eps) over the last dimension, float32."""
+    return F.rms_norm(x, (x.shape[-1],), w, eps)
+
+
+class Rope:
+    """Rotary positions in the NeoX pairing (i with i + head_dim/2), angles in float32.
+
+    Qwen3-TTS declares an interleaved three-axis rope; its three position streams are always equal, so it is exactly
+    this one. The table grows with the longest position asked for and is shared by all layers.
+    """
+
+    def __init__(self, head_dim: int, theta: float, device: torch.device):
+        self.frequencies = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)
+        self.cos = self.sin = torch.empty(0, 1, head_dim, device=device)
+
+    def at(self, start: int, count: int) -> tuple[Tensor, Tensor]:
+        """(cos, signed sin) for positions start .. start+count-1, each [count, 1, head_dim]."""
+        if start + count > len(self.cos):
+            positions = torch.arange(max(2 * len(self.cos), start + count, 64), device=self.frequencies.device)
+            angles = positions[:, None].float() * self.frequencies
+            self.cos = torch.cat((angles.cos(), angles.cos()), -1)[:, None]
+            self.sin = torch.cat((-angles.sin(), angles.sin()), -1)[:, None]
+        return self.cos[start:start + count], self.sin[start:start + count]
+
+
+def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotate x [n, heads, head_dim] by the angles of `Rope.at`."""
+    cos, sin = rope
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+
+
+@dataclass
+class KVCache:
+    """Keys and values of all layers, [layers, kv_heads, capacity, head_dim], `length` positions filled."""
+
+    k: Tensor
+    v: Tensor
+    length: int = 0
+
+    @classmethod
+    def new(cls, config: TransformerConfig, capacity: int, dtype: torch.dtype, device: torch.device) -> "KVCache":
+        shape = (config.layers, config.kv_heads, capacity, config.head_dim)
+        return cls(torch.empty(shape, dtype=dtype, device=device), torch.empty(shape, dtype=dtype, device=device))
+
+    def reserve(self, count: int) -> None:
+        """Make room for `count` more positions (doubling, so that a long utterance copies little)."""
+        needed = self.length + count
+        capacity = self.k.shape[2]
+        if needed > capacity:
+            extra = max(needed, 2 * capacity) - capacity
+            self.k = F.pad(self.k, (0, 0, 0, extra))
+            self.v = F.pad(self.v, (0, 0, 0, extra))
+
+
+class Block(nn.Module):
+    """Pre-norm attention and SwiGLU with per-head RMS norm on queries and keys (the Qwen3 block).
+
+    The q, k, v and the gate, up matrices lie stacked in one weight each: fewer and larger products.
+    """
+
+    def __init__(self, config: TransformerConfig, dtype: torch.dtype):
+        super().__init__()
+        c = self.config = config
+        self.attn_norm = weight(c.hidden)
+        self.qkv = weight((c.heads + 2 * c.kv_heads) * c.head_dim, c.hidden, dtype=dtype)
+        self.q_norm = weight(c.head_dim)
+        self.k_norm = weight(c.head_dim)
+        self.attn_out = weight(c.hidden, c.heads * c.head_dim, dtype=dtype)
+        self.ffn_norm = weight(c.hidden)
+        self.gate_up = weight(2 * c.intermediate, c.hidden, dtype=dtype)
+        self.ffn_down = weight(c.hidden, c.intermediate, dtype=dtype)
+
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVCache, layer: int) -> Tensor:
+        """x [H] or [n, H] at positions cache.length ..; writes those positions of `layer` into the cache."""
+        x = x + linear(self._attention(rms_norm(x, self.attn_norm, self.config.rms_eps), rope, cache, layer),
+                       self.attn_out)
+        gate, up = linear(rms_norm(x, self.ffn_norm, self.config.rms_eps), self.gate_up).chunk(2, -1)
+        return x + linear(F.silu(gate) * up, self.ffn_down)
+
+    def _attention(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVCache, layer: int) -> Tensor:
+        c, past = self.config, cache.length
+        qkv = linear(x, self.qkv).view(-1, c.heads + 2 * c.kv_heads, c.head_dim)
+        n = len(qkv)
+        qk = rms_norm(qkv[:, :-c.kv_heads], None, c.rms_eps)
+        qk[:, :c.heads] *= self.q_norm
+        qk[:, c.heads:] *= self.k_norm
+        qk = rotate(qk, rope)
+        k, v = cache.k[layer, :, :past + n], cache.v[layer, :, :past + n]
+        k[:, past:] = qk[:, c.heads:].transpose(0, 1)
+        v[:, past:] = qkv[:, -c.kv_heads:].transpose(0, 1)
+        q = qk[:, :c.heads].to(k.dtype)
+        if n == 1:  # every key is visible: the heads that share a key head are the query rows of one product
+            out = F.scaled_dot_product_attention(q.view(1, c.kv_heads, -1, c.head_dim), k[None], v[None])
+            return out.reshape(x.shape[:-1] + (-1,))
+        visible = None if past == 0 else torch.ones(n, past + n, dtype=torch.bool, device=x.device).tril(past)
+        out = F.scaled_dot_product_attention(q.transpose(0, 1)[None], k[None], v[None], attn_mask=visible,
+                                             is_causal=visible is None, enable_gqa=True)
+        return out[0].transpose(0, 1).reshape(n, -1)
+
+
+class Decoder(nn.Module):
+    """A stack of blocks and the final norm."""
+
+    def __init__(self, config: TransformerConfig, dtype: torch.dtype):
+        super().__init__()
+        self.config = config
+        self.blocks = nn.ModuleList(Block(config, dtype) for _ in range(config.layers))
+        self.norm = weight(config.hidden)
+        self._rope: Rope | None = None
+
+    def forward(self, x: Tensor, cache: KVCache) -> Tensor:
+        """x [H] or [n, H] float32 -> the same shape after the final norm; the cache grows by n positions."""
+        n = 1 if x.dim() == 1 else len(x)
+        if self._rope is None:
+            self._rope = Rope(self.config.head_dim, self.config.rope_theta, x.device)
+        rope = self._rope.at(cache.length, n)
+        cache.reserve(n)
+        for layer, block in enumerate(self.blocks):
+            x = block(x, rope, cache, layer)
+        cache.length += n
+        return rms_norm(x, self.norm, self.config.rms_eps)
+
+    def new_cache(self, capacity: int) -> KVCache:
+        """Float32 on the CPU (its attention kernel is twice as fast there), the compute dtype elsewhere."""
+        w = self.blocks[0].qkv
+        dtype = torch.float32 if w.device.type == "cpu" else w.dtype
+        return KVCache.new(self.config, capacity, dtype, w.device)

@@ -1,0 +1,55 @@
+"""From logits to one token: pure functions of tensors, without a host sync (spec: qwen3-tts §5).
+
+Randomness comes in as a uniform number per draw, so that the caller owns the one seeded generator of a request.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """temperature 0 = argmax; top_k 0 = all; top_p 1 = all (0 keeps the single most likely token)."""
+
+    temperature: float = 0.9
+    top_k: int = 50
+    top_p: float = 1.0
+
+
+def penalize_repeats(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Divide positive and multiply negative logits of tokens in the boolean mask `seen`, both [V].
+
+    Presence counts, not frequency, over the whole utterance (Keskar et al. 2019, CTRL).
+    """
+    return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
+
+
+def filter_logits(logits: Tensor, options: SamplingOptions) -> Tensor:
+    """Temperature, top-k, top-p: scores [V] whose softmax is the distribution to draw from.
+
+    Ties at the k-th place survive; top-p drops the tail whose total probability is at most 1 - p and keeps at least
+    one token.
+    """
+    # The largest logit becomes 0 first, so that no temperature can overflow float32.
+    scores = (logits - logits.max()) / options.temperature if options.temperature != 1 else logits
+    if 0 < options.top_k < scores.shape[-1]:
+        kth = torch.topk(scores, options.top_k).values[-1]
+        scores = scores.masked_fill(scores < kth, -torch.inf)
+    if options.top_p < 1:
+        ordered, order = scores.sort(descending=False)
+        dropped = ordered.softmax(-1).cumsum(-1) <= 1 - options.top_p
+        dropped[-1] = False
+        scores = scores.masked_fill(dropped.scatter(0, order, dropped), -torch.inf)
+    return scores
+
+
+def sample(logits: Tensor, options: SamplingOptions, uniform: Tensor) -> Tensor:
+    """One token (int64 scalar) from float32 logits [V]; `uniform` in [0, 1) picks it by inverse CDF."""
+    if options.temperature == 0:
+        return logits.argmax()
+    cdf = filter_logits(logits, options).softmax(-1).cumsum(-1)
+    # `right` makes the drawn token one where the CDF rises, so never a dropped one; u < 1 keeps it below the total.
+    # Logits that are not numbers give an index past the end: keep it usable, the loop reports them.
+    return torch.searchsorted(cdf, uniform * cdf[-1], right=True).clamp(max=len(cdf) - 1)

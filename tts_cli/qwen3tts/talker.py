@@ -1,0 +1,29 @@
+"""The talker: one decoder over prompt rows and frame embeddings, with a head over codebook 0."""
+
+import torch
+from torch import Tensor, nn
+
+from tts_cli.qwen3tts.layers import Decoder, KVCache, TransformerConfig, linear, weight
+
+
+class Talker(nn.Module):
+    """Predicts codebook 0 of the next frame (spec: qwen3-tts §3, §4)."""
+
+    def __init__(self, config: TransformerConfig, codec_vocab: int, dtype: torch.dtype):
+        super().__init__()
+        self.decoder = Decoder(config, dtype)
+        self.head = weight(codec_vocab, config.hidden, dtype=dtype)
+
+    def prefill(self, rows: Tensor, max_frames: int) -> tuple[Tensor, KVCache]:
+        """Read the prompt. rows [P, H] float32 -> (last hidden [H] after the final norm, cache)."""
+        # Room for a typical utterance at once; reserve() doubles it for the rare long one.
+        cache = self.decoder.new_cache(len(rows) + min(max_frames, 256))
+        return self.decoder(rows, cache)[-1], cache
+
+    def step(self, x: Tensor, cache: KVCache) -> Tensor:
+        """One frame embedding [H] -> hidden [H] after the final norm."""
+        return self.decoder(x, cache)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [H] -> codebook-0 logits [codec_vocab], float32."""
+        return linear(hidden, self.head)
