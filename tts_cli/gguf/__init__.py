@@ -1,0 +1,1 @@
+"""GGUF files: opened and checked, read lazily, and the tokenizer that lies in their metadata."""
