@@ -1,4 +1,4 @@
-"""The log-mel spectrogram the speaker encoder reads (spec: qwen3-tts §8)."""
+"""The log-mel spectrogram the speaker encoder reads."""
 
 import math
 from functools import lru_cache
