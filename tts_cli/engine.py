@@ -4,6 +4,8 @@ There is one generator per engine. A file, the sound card, the interactive mode 
 `Speech` it returns; a file is a stream that was written down.
 """
 
+from __future__ import annotations
+
 import math
 import threading
 import time
@@ -12,11 +14,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
 from tts_cli.errors import TtsError, UsageError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `tts --help` reads the request's fields and must not pay for numpy
+    import numpy as np
+
     from tts_cli.voices import Voice
 
 FINISH_REASONS = ("eos", "limit", "cancelled")
@@ -40,7 +42,7 @@ class SpeechRequest:
 
     text: str
     language: str = _option("auto", "language by name or two-letter code")
-    voice: "Voice | None" = None
+    voice: Voice | None = None
     text_mode: str | None = _option(None, "text layout", choices=TEXT_MODES)
     temperature: float | None = _option(None, "talker temperature, 0 = greedy", low=0.0)
     top_k: int | None = _option(None, "talker: keep the k most likely codes, 0 = all", low=0)
@@ -155,7 +157,7 @@ class Speech:
     def __next__(self) -> AudioChunk:
         chunk = next(self._chunks)
         if chunk.samples.size:
-            peak = float(np.abs(chunk.samples).max())
+            peak = float(abs(chunk.samples).max())
             if not math.isfinite(peak):
                 raise TtsError("the model produced samples that are not numbers; try --dtype float32, "
                                "and check the model files (tts inspect)")
@@ -181,7 +183,7 @@ class Speech:
 
 
 class Engine(Protocol):
-    """A model behind the one generator. `check` and `info` need no weights; `speak` loads them when that was not done."""
+    """A model behind the one generator. `check` needs no weights; `speak` loads them when that was not done."""
 
     sample_rate: int
 
@@ -194,7 +196,7 @@ class Engine(Protocol):
     def speak(self, request: SpeechRequest, cancel: CancelToken | None = None) -> Speech:
         """Start one utterance. Several may be iterated in turn: all state belongs to the returned `Speech`."""
 
-    def voice_from_clip(self, clip: np.ndarray, name: str) -> "Voice":
+    def voice_from_clip(self, clip: np.ndarray, name: str) -> Voice:
         """Clone: mono float32 samples at `sample_rate` to a `Voice`. Raises `UsageError` if the model cannot."""
 
 

@@ -1,4 +1,4 @@
-"""code2wav: codes to 24 kHz sound, exact at any chunk size (spec: qwen3-tts §6).
+"""code2wav: codes to 24 kHz sound, exact at any chunk size.
 
 The network is causal, so what a later frame needs of earlier ones is small: the last 71 keys and values of each
 attention layer, the left context of every convolution and the unfinished tail of every transposed one. Carrying that

@@ -8,7 +8,7 @@ from tts_cli.qwen3tts.sampling import SamplingOptions, sample
 
 
 class CodePredictor(nn.Module):
-    """A small decoder over 16 positions, new for every frame (spec: qwen3-tts §4).
+    """A small decoder over 16 positions, new for every frame.
 
     It also owns the 16 codebook embeddings, which serve twice: as its own inputs and, summed, as the talker's next
     input. `projection` is absent where talker and predictor are equally wide (the 0.6B models).
@@ -31,7 +31,7 @@ class CodePredictor(nn.Module):
     def predict(self, hidden: Tensor, first: Tensor, options: SamplingOptions, uniforms: Tensor) -> Tensor:
         """One frame. hidden [H], first = code of book 0 (scalar int64), uniforms [15] in [0, 1) -> codes int64 [16].
 
-        All codes are -1 when the activations were not finite (an overflow anywhere reaches the last position).
+        A code is -1 when its logits were not finite (an overflow at one position reaches all later ones).
         """
         cache = self.decoder.new_cache(len(self.heads) + 1)
         x = self.decoder(self.project(torch.stack((hidden, self.first_embedding[first].float()))), cache)[-1]
@@ -40,7 +40,7 @@ class CodePredictor(nn.Module):
             codes.append(sample(linear(x, head), options, uniforms[book]))
             if book + 1 < len(self.heads):  # the last code is never an input
                 x = self.decoder(self.project(self.embeddings[book, codes[-1]]), cache)
-        return torch.where(x.isfinite().all(), torch.stack(codes), -1)
+        return torch.stack(codes)
 
     def embed_frame(self, codes: Tensor) -> Tensor:
         """The talker's input for one frame: the sum of its 16 embeddings, codes int64 [16] -> float32 [H].

@@ -1,4 +1,4 @@
-"""The sizes of a model, read from the metadata and tensor shapes of its two GGUF files (spec: gguf §2, §3).
+"""The sizes of a model, read from the metadata and tensor shapes of its two GGUF files.
 
 What llama.cpp's files leave out is read from `tts_cli.*` keys when the converter of this project wrote them, and is
 llama.cpp's own constant otherwise.
@@ -145,7 +145,7 @@ def speaker_encoder_config(file: GGUFFile) -> SpeakerEncoderConfig | None:
 
 
 def sampling_defaults(file: GGUFFile) -> SamplingDefaults:
-    """`general.sampling.*` of the talker, or the reference's values (spec: qwen3-tts §5)."""
+    """`general.sampling.*` of the talker, or the values of the reference implementation (qwen-tts 0.1.1)."""
     default = SamplingOptions()
 
     def options(prefix: str, temp: str) -> SamplingOptions:

@@ -181,11 +181,13 @@ class Qwen3TTSEngine:
         speaker = None if request.voice is None else self._speaker_row(request.voice)
         prompt = build_prompt(self.special, body, language=request.language,
                               text_mode=request.text_mode or self.text_mode, speaker=speaker)
-        context = self.config.context
-        max_frames = request.max_frames or min(BUDGET_BASE + BUDGET_PER_TOKEN * len(body), context - len(prompt))
-        if max_frames < 1 or len(prompt) + max_frames > context:
-            raise UsageError(f"text: {len(body)} tokens and {request.max_frames or 'some'} frames do not fit the "
-                             f"model's context of {context} positions; split the text or lower --max-frames")
+        room = self.config.context - len(prompt)
+        # Text in the overlay takes a frame per token, so it must fit as well.
+        needed = request.max_frames or len(prompt.overlay) + 1
+        if needed > room:
+            raise UsageError(f"text: {len(body)} tokens and {needed} frames do not fit the model's context of "
+                             f"{self.config.context} positions; split the text or ask for fewer frames")
+        max_frames = request.max_frames or min(BUDGET_BASE + BUDGET_PER_TOKEN * len(body), room)
         return _Plan(prompt, self._loop_options(request, seed, max_frames))
 
     def _speaker_row(self, voice: Voice) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The loop: prompt -> talker -> code predictor -> code2wav, one frame of 80 ms at a time (spec: qwen3-tts §4).
+"""The loop: prompt -> talker -> code predictor -> code2wav, one frame of 80 ms at a time.
 
 `frames` makes codes, `speech` turns them into audio chunks. Everything an utterance needs between two frames lives in
 these generators, so several may be run in turn on one set of models.
@@ -74,7 +74,7 @@ def frames(models: Models, prompt: PromptRows, options: LoopOptions, cancel: Can
             logits = penalize_repeats(models.talker.logits(hidden), seen, options.repeat_penalty)
             logits = logits.masked_fill(forbidden if number < MIN_TOKENS else allowed_late, -torch.inf)
             first = sample(logits, options.talker, uniforms[0])
-            token = int(torch.where(hidden.isfinite().all(), first, -1))
+            token = int(first)
             if token == options.eos:
                 yield "eos"
                 return
@@ -91,7 +91,7 @@ def frames(models: Models, prompt: PromptRows, options: LoopOptions, cancel: Can
 
 def speech(models: Models, prompt: PromptRows, options: LoopOptions, chunk_frames: tuple[int, ...],
            cancel: CancelToken) -> Iterator[AudioChunk]:
-    """The utterance as audio: chunks of `chunk_frames` frames (the last number repeats); the last one says why it ended."""
+    """The utterance as audio. `chunk_frames`: frames per chunk, the last number repeats.."""
     sizes = chain(chunk_frames, repeat(chunk_frames[-1]))
     state = Code2WavState()
     pending: list[Tensor] = []

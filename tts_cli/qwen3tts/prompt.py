@@ -1,7 +1,7 @@
 """The prompt as data: two aligned streams, text and codec, whose embeddings are added row by row.
 
 The text side of a row is always a text token. The codec side is nothing, a codec token, or a vector (the speaker).
-`overlay` is the text that is still to come: one token per generated frame, then `pad` for ever (spec: qwen3-tts §2).
+`overlay` is the text that is still to come: one token per generated frame, then `pad` for ever.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""From logits to one token: pure functions of tensors, without a host sync (spec: qwen3-tts §5).
+"""From logits to one token: pure functions of tensors, without a host sync.
 
 Randomness comes in as a uniform number per draw, so that the caller owns the one seeded generator of a request.
 """
@@ -46,10 +46,14 @@ def filter_logits(logits: Tensor, options: SamplingOptions) -> Tensor:
 
 
 def sample(logits: Tensor, options: SamplingOptions, uniform: Tensor) -> Tensor:
-    """One token (int64 scalar) from float32 logits [V]; `uniform` in [0, 1) picks it by inverse CDF."""
+    """One token (int64 scalar) from float32 logits [V]; `uniform` in [0, 1) picks it by inverse CDF.
+
+    -1 when the logits hold NaN or +inf, so that the caller can report it whenever it next looks.
+    """
     if options.temperature == 0:
-        return logits.argmax()
+        best = logits.argmax()  # NaN counts as the largest
+        return torch.where(logits[best].isfinite(), best, -1)
     cdf = filter_logits(logits, options).softmax(-1).cumsum(-1)
     # `right` makes the drawn token one where the CDF rises, so never a dropped one; u < 1 keeps it below the total.
-    # Logits that are not numbers give an index past the end: keep it usable, the loop reports them.
-    return torch.searchsorted(cdf, uniform * cdf[-1], right=True).clamp(max=len(cdf) - 1)
+    drawn = torch.searchsorted(cdf, uniform * cdf[-1], right=True)
+    return torch.where(cdf[-1].isfinite(), drawn, -1)

@@ -1,4 +1,4 @@
-"""The speaker encoder: an ECAPA-TDNN from log-mel frames to an x-vector (Desplanques et al. 2020; spec: qwen3-tts §8)."""
+"""The speaker encoder: an ECAPA-TDNN (Desplanques et al. 2020) from log-mel frames to an x-vector."""
 
 from dataclasses import dataclass
 

@@ -7,7 +7,7 @@ from tts_cli.qwen3tts.layers import Decoder, KVCache, TransformerConfig, linear,
 
 
 class Talker(nn.Module):
-    """Predicts codebook 0 of the next frame (spec: qwen3-tts §3, §4)."""
+    """Predicts codebook 0 of the next frame."""
 
     def __init__(self, config: TransformerConfig, codec_vocab: int, dtype: torch.dtype):
         super().__init__()

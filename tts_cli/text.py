@@ -1,0 +1,47 @@
+"""Text as it arrives (bytes, arguments) to text that can be spoken.
+
+Nothing here interprets the text: markup such as `<break/>`, `**bold**` or `<|im_end|>` stays what it is, characters.
+"""
+
+import re
+import unicodedata
+
+from tts_cli.errors import UsageError
+
+# ESC [ … final byte (colours, cursor), ESC ] … BEL or ESC \ (titles, links), then any other two-byte escape.
+_ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_LINE_END = re.compile("\r\n|[\r\x85\u2028\u2029]")
+_KEPT_CONTROLS = "\n\t"
+
+
+def decode_text(raw: bytes, where: str) -> str:
+    """UTF-8 bytes to text, whatever the locale says; a byte order mark is dropped.
+
+    Raises `UsageError` naming `where` and the offset of the first byte that is not UTF-8.
+    """
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise UsageError(f"{where}: this looks like UTF-16; save the text as UTF-8")
+    try:
+        return raw.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{where}: byte {raw[error.start]:#04x} at offset {error.start} is not UTF-8; "
+                         "save the text as UTF-8") from None
+
+
+def clean_text(text: str) -> str:
+    """Trim outer white space, make every line end `\\n`, drop terminal escapes and control characters.
+
+    Raises `UsageError` for half a surrogate pair (text decoded with the wrong encoding) and when no letter or digit
+    is left: symbols alone make a speech model babble.
+    """
+    for position, character in enumerate(text):
+        if "\ud800" <= character <= "\udfff":
+            raise UsageError(f"text: character {position} is half of a surrogate pair; give the text as UTF-8")
+    text = _ESCAPE_SEQUENCE.sub("", text)
+    text = _LINE_END.sub("\n", text)
+    text = "".join(c for c in text if c in _KEPT_CONTROLS or (unicodedata.category(c) != "Cc" and c != "\ufeff"))
+    text = text.strip()
+    if not any(unicodedata.category(c)[0] in "LN" for c in text):
+        shown = f" in {text[:20]!r}" if text else ": the text is empty"
+        raise UsageError(f"nothing to speak{shown}; at least one letter or digit is needed")
+    return text
