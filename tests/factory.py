@@ -89,7 +89,8 @@ def tiny_checkpoint(folder, *, variant: str = "base", equal: bool = False, seed:
         add_bos_token=False, add_prefix_space=False, added_tokens_decoder=added, bos_token=None,
         eos_token="<|im_end|>", pad_token="<|endoftext|>", errors="replace", model_max_length=131072,
         tokenizer_class="Qwen2Tokenizer", unk_token=None))
-    save_file({k: torch.from_numpy(x).to(torch.bfloat16) for k, x in main.items()}, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file({k: torch.from_numpy(x).to(torch.bfloat16) for k, x in main.items()}, folder / "model.safetensors",
+              metadata={"format": "pt"})
     save_file({k: torch.from_numpy(x) for k, x in wav.items()}, folder / "speech_tokenizer" / "model.safetensors",
               metadata={"format": "pt"})
     return folder
