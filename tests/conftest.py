@@ -1,5 +1,10 @@
 """Fixtures shared by the tests: tiny models, written once per session."""
 
+import os
+
+# Before torch is imported: matrices this small are slower with threads, much slower on a busy machine.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 from factory import tiny_checkpoint, tiny_pair
 

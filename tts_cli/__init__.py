@@ -5,7 +5,6 @@ The names below are the public interface. They are loaded on first use, so that 
 """
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 
 _PUBLIC = {
     "load_engine": "tts_cli.engine",
@@ -23,16 +22,22 @@ _PUBLIC = {
 
 __all__ = [*_PUBLIC, "__version__"]
 
-try:
-    __version__ = version("tts-cli")
-except PackageNotFoundError:  # run from a source tree that was never installed
-    __version__ = "0+unknown"
-
 
 def __getattr__(name: str):
     if name in _PUBLIC:
         return getattr(import_module(_PUBLIC[name]), name)
+    if name == "__version__":
+        return _version()
     raise AttributeError(f"module 'tts_cli' has no attribute {name!r}")
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("tts-cli")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "0+unknown"
 
 
 def __dir__():

@@ -6,6 +6,7 @@ llama.cpp's own constant otherwise.
 
 from dataclasses import dataclass
 
+from tts_cli.audio.mel import MELS
 from tts_cli.errors import ModelFileError
 from tts_cli.gguf.file import GGUFFile
 from tts_cli.qwen3tts.code2wav import Code2WavConfig
@@ -134,7 +135,7 @@ def speaker_encoder_config(file: GGUFFile) -> SpeakerEncoderConfig | None:
     def shape(name: str) -> tuple[int, ...]:
         return file.tensor(name, (None, None, None)).shape
 
-    channels, mels, _ = shape("a.conv1d.0.weight")
+    channels, mels, _ = file.tensor("a.conv1d.0.weight", (None, MELS, None)).shape
     scale = _size(file, "tts_cli.speaker_encoder.res2net_scale", SpeakerEncoderConfig.res2net_scale)
     _divide(file, "a.conv1d.0.weight", channels, scale)
     return SpeakerEncoderConfig(

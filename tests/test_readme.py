@@ -1,0 +1,82 @@
+"""The README's commands run as they stand there, in an empty folder with tiny models under the names it uses."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from cli_tools import tts
+from test_hub import Hub
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
+INSTALLS = [line for line in COMMANDS if line.startswith("pip ")]
+
+
+def test_ci_runs_exactly_the_commands_of_the_first_screen():
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert [line.removesuffix(" || exit 1") for line in script if line.endswith("|| exit 1")] == INSTALLS
+    assert len(INSTALLS) == 2 and INSTALLS[1].endswith("&& pytest")
+    assert README.index(INSTALLS[1]) < 1500  # the first screen
+
+
+@pytest.fixture(scope="module")
+def sandbox(pair, checkpoint, tmp_path_factory):
+    """(folder, environment) with everything the README names."""
+    folder = tmp_path_factory.mktemp("readme")
+    for name in ("samples", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path, name in zip(pair, ("talker.gguf", "mmproj.gguf"), strict=True):
+        shutil.copy(path, folder / name)
+    shutil.copytree(checkpoint, folder / "Qwen3-TTS-12Hz-0.6B-Base")
+    soundfile.write(folder / "ref.wav", np.random.default_rng(0).uniform(-0.3, 0.3, 44100), 44100)
+    (folder / "voice.toml").write_text(re.search(r"```toml\n(.*?)```", README, re.DOTALL)[1], encoding="utf-8")
+    programs = folder / "bin"
+    programs.mkdir()
+    for name, words in (("tts", "-m tts_cli.cli.main"), ("python", "")):
+        if os.name == "nt":
+            (programs / f"{name}.cmd").write_text(f'@"{sys.executable}" {words} %*\n')
+        else:
+            (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+            (programs / name).chmod(0o755)
+    with Hub() as hub:
+        hub.repos["ggml-org/Qwen3-TTS-12Hz-1.7B-Base-GGUF"] = {
+            "Qwen3-TTS-Q8_0.gguf": pair[0].read_bytes(), "mmproj-Qwen3-TTS-Q8_0.gguf": pair[1].read_bytes()}
+        threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield folder, {
+            **os.environ, "PATH": os.pathsep.join([str(programs), os.environ["PATH"]]), "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1", "HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "cache"), "NO_PROXY": "*",
+            "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+        hub.shutdown()
+
+
+@pytest.mark.parametrize("line", [line.removeprefix("pip install . && ") for line in COMMANDS if line != INSTALLS[1]])
+def test_command(sandbox, line):
+    if line.startswith("tts codec decode"):
+        np.save(sandbox[0] / "codes.npy", np.ones((3, 16), np.int32))
+    folder, environment = sandbox
+    written = re.search(r"(?:-o|>) ([^-\s]\S*)$|-o (\S+) --(?:type|dump-codes)", line)
+    outputs = [folder / name for name in written.groups() if name] if written else []
+    for path in outputs:
+        path.unlink(missing_ok=True)
+    done = subprocess.run(line, shell=True, cwd=folder, env=environment, capture_output=True, timeout=120)
+    # 3 is in order where no seed is given: random weights need not find an end within the budget.
+    assert done.returncode in ((0,) if "-s 1" in line or "-o" not in line else (0, 3)), done.stderr.decode()
+    assert bool(outputs) == (not re.match("tts (inspect|bench)", line))
+    for path in outputs:
+        assert path.exists()
+        if path.suffix in (".wav", ".flac", ".mp3"):
+            assert len(soundfile.read(path)[0]) > 0
+
+
+def test_every_option_is_in_the_table():
+    help_text = tts("--help", "-h").out.decode()
+    for flag in set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", help_text)) - {"--help", "-h"}:
+        assert f"`{flag}" in README, flag

@@ -1,0 +1,173 @@
+"""How fast an engine is and where a frame's time goes, measured around the very loop that speaks."""
+
+import os
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tts_cli.engine import SpeechRequest, SpeechResult
+
+TEXT = "The quick brown fox jumps over the lazy dog, and the dog does not mind at all."
+EARLY_FRAME = 20
+# One vocoder call per this many frames, once the chunks have grown to full size: a window of it holds exactly one.
+WINDOW = 12
+PARTS = ("talker", "predictor", "code2wav")
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """Times of one utterance whose end the bench holds off for `frames` frames.
+
+    load_seconds    opening both files and reading all weights
+    prefill_ms      the talker's pass over the prompt
+    first_audio_ms  from the call of `speak` to the first samples, prefill included
+    frame_ms        mean per frame, prefill left out: "total", the parts, and "rest" (sampling, embeddings, Python)
+    early_ms        mean per frame around frame 20, and late_ms around the last: they show what grows; None when short
+    weight_gb_per_s talker and predictor weights read per frame (the predictor's 15 times), by the time of both parts
+    peak_rss_mb     of the whole process; device_peak_mb is what torch allocated on a CUDA device, else None
+    """
+
+    device: str
+    dtype: str
+    threads: int
+    frames: int
+    load_seconds: float
+    prefill_ms: float
+    first_audio_ms: float
+    frame_ms: dict[str, float]
+    early_ms: float | None
+    late_ms: float | None
+    times_real_time: float
+    weight_gb_per_s: float
+    peak_rss_mb: float
+    device_peak_mb: float | None
+
+
+def bench(open_engine: Callable, frames: int, text: str = TEXT) -> BenchResult:
+    """Open, load, warm up with a few frames, then time `frames` frames. `open_engine()` returns an unloaded engine."""
+    import torch
+
+    started = time.perf_counter()
+    engine = open_engine()
+    engine.load()
+    load_seconds = time.perf_counter() - started
+    _run(engine, text, 4, synchronize=False)
+    on_cpu = engine.device.type == "cpu"
+    result, probe = _run(engine, text, frames, synchronize=False)
+    # A device works behind the host's back: seeing the parts takes waiting for each, so that is a run of its own.
+    split = probe if on_cpu else _run(engine, text, frames, synchronize=True)[1]
+    prefill = probe.seconds["prefill"]
+    total = 1000 * (result.wall_seconds - prefill) / result.frames
+    split_total = 1000 * (split.wall - split.seconds["prefill"]) / result.frames
+    parts = {name: 1000 * split.seconds[name] / result.frames for name in PARTS}
+    seconds = (parts["talker"] + parts["predictor"]) / 1000
+    cuda = engine.device.type == "cuda"
+    return BenchResult(
+        device=str(engine.device), dtype=str(engine.dtype).removeprefix("torch."), threads=torch.get_num_threads(),
+        frames=result.frames, load_seconds=load_seconds, prefill_ms=1000 * split.seconds["prefill"],
+        first_audio_ms=1000 * result.first_audio_seconds,
+        frame_ms={"total": total, **parts, "rest": split_total - sum(parts.values())},
+        early_ms=probe.frame_ms(EARLY_FRAME), late_ms=probe.frame_ms(result.frames - WINDOW),
+        times_real_time=result.times_real_time, weight_gb_per_s=weight_bytes_per_frame(engine.models) / seconds / 1e9,
+        peak_rss_mb=peak_rss_bytes() / 1e6,
+        device_peak_mb=torch.cuda.max_memory_allocated(engine.device) / 1e6 if cuda else None)
+
+
+def _run(engine, text: str, frames: int, synchronize: bool) -> "tuple[SpeechResult, Probe]":
+    with Probe(engine, synchronize) as probe:
+        speech = engine.speak(SpeechRequest(text, seed=1, max_frames=frames))
+        for _ in speech:
+            pass
+    probe.wall = speech.result.wall_seconds
+    return speech.result, probe
+
+
+class Probe:
+    """While entered, adds up the time of each part of the loop and keeps the model from ending the utterance."""
+
+    def __init__(self, engine, synchronize: bool):
+        self._models, self._eos, self._device = engine.models, engine.special.codec_eos, engine.device
+        self._synchronize = synchronize
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.frame_starts: list[float] = []
+        self.wall = 0.0
+
+    def __enter__(self) -> "Probe":
+        talker, predictor, code2wav = self._models.talker, self._models.predictor, self._models.code2wav
+        self._methods = [(talker, "prefill", "prefill"), (talker, "step", "talker"), (talker, "logits", "talker"),
+                         (predictor, "predict", "predictor"), (code2wav, "push", "code2wav")]
+        for module, method, part in self._methods:
+            # An instance attribute hides the class's method until __exit__ deletes it again.
+            setattr(module, method, self._timed(getattr(module, method), part))
+        talker.logits = self._without_end(talker.logits)
+        return self
+
+    def __exit__(self, *exception) -> None:
+        for module, method, _ in self._methods:
+            delattr(module, method)
+
+    def _timed(self, method: Callable, part: str) -> Callable:
+        def call(*arguments):
+            self._wait()
+            started = time.perf_counter()
+            result = method(*arguments)
+            self._wait()
+            self.seconds[part] += time.perf_counter() - started
+            return result
+        return call
+
+    def _without_end(self, logits: Callable) -> Callable:
+        def call(hidden):
+            self.frame_starts.append(time.perf_counter())
+            scores = logits(hidden).clone()
+            scores[self._eos] = -float("inf")
+            return scores
+        return call
+
+    def _wait(self) -> None:
+        if self._synchronize:
+            import torch
+
+            getattr(torch, self._device.type).synchronize()
+
+    def frame_ms(self, frame: int) -> float | None:
+        """Mean ms per frame over the window that starts at `frame`; None where the run is too short for it."""
+        starts = self.frame_starts
+        first = min(frame, len(starts) - 1 - WINDOW)
+        if first < EARLY_FRAME - WINDOW // 2:
+            return None
+        return 1000 * statistics.fmean(b - a for a, b in zip(starts[first:first + WINDOW],
+                                                             starts[first + 1:first + WINDOW + 1], strict=True))
+
+
+def weight_bytes_per_frame(models) -> int:
+    """Bytes of talker and predictor matrices one frame multiplies with; embedding rows are too few to count."""
+    predictor = models.predictor
+    passes = len(predictor.heads)  # positions 0 and 1 go together, then one pass for each further book
+    projection = [] if predictor.projection is None else [predictor.projection]
+    return (_bytes(models.talker.parameters()) + passes * _bytes([*predictor.decoder.parameters(), *projection])
+            + _bytes([predictor.heads]))
+
+
+def _bytes(parameters) -> int:
+    return sum(p.numel() * p.element_size() for p in parameters)
+
+
+def peak_rss_bytes() -> int:
+    """The most memory this process ever held, in bytes."""
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage would also count the process that started this one
+        line = next((line for line in status.read_text().splitlines() if line.startswith("VmHWM:")), None)
+        if line:
+            return 1024 * int(line.split()[1])
+    if os.name == "nt":
+        import psutil
+
+        return psutil.Process().memory_info().peak_wset
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

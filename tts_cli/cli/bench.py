@@ -1,0 +1,53 @@
+"""`tts bench`: print how fast a pair speaks on this machine, and where the time of a frame goes."""
+
+import json as json_module
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from tts_cli.cli import options as o
+from tts_cli.cli.console import Console
+from tts_cli.cli.sources import locate_pair, resolve_pair, use_threads
+from tts_cli.engine import open_engine
+
+FRAME_SECONDS = 0.08
+
+Frames = Annotated[int, typer.Option("--frames", metavar="FRAMES", min=1, help="Frames of 80 ms to speak")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object", show_default="off")]
+
+
+def bench(
+    ctx: typer.Context, *, frames: Frames = 60, json: Json = False, config: o.Config = None,
+    model: o.Model = None, mmproj: o.Mmproj = None, hf_repo: o.HfRepo = None,
+    device: o.Device = "auto", dtype: o.Dtype = "auto", threads: o.Threads = None, gpu_layers: o.GpuLayers = None,
+    quiet: o.Quiet = False, verbose: o.Verbose = False,
+) -> None:
+    """Measure load, prefill, ms per frame by part, first audio, memory bandwidth and peak memory."""
+    console = Console(quiet, verbose)
+    talker, projector = resolve_pair(locate_pair(ctx, model, mmproj, hf_repo), console)
+    from tts_cli import bench as measure
+
+    use_threads(threads)
+    console.detail(f"speaking {frames} frames ({frames * FRAME_SECONDS:.1f} s of audio)")
+    result = measure.bench(lambda: open_engine(talker, projector, device=device, dtype=dtype), frames)
+    print(json_module.dumps(asdict(result), indent=2) if json else _table(result))
+
+
+def _table(result) -> str:
+    per_frame = "  ".join(f"{name} {ms:.1f}" for name, ms in result.frame_ms.items() if name != "total")
+    rows = [
+        ("device", f"{result.device}, {result.dtype}, {result.threads} threads"),
+        ("load", f"{result.load_seconds:.2f} s"),
+        ("prefill", f"{result.prefill_ms:.0f} ms"),
+        ("first audio", f"{result.first_audio_ms:.0f} ms"),
+        ("per frame", f"{result.frame_ms['total']:.1f} ms  ({per_frame})"),
+        ("speed", f"{result.times_real_time:.2f} x real time over {result.frames} frames"),
+        ("weights read", f"{result.weight_gb_per_s:.1f} GB/s (talker and predictor)"),
+        ("peak memory", f"{result.peak_rss_mb:.0f} MB"),
+    ]
+    if result.early_ms is not None:
+        rows.insert(5, ("growth", f"{result.early_ms:.1f} ms near frame 20, {result.late_ms:.1f} ms at the end"))
+    if result.device_peak_mb is not None:
+        rows.append(("peak on device", f"{result.device_peak_mb:.0f} MB"))
+    return "\n".join(f"{name:<16}{value}" for name, value in rows)

@@ -1,0 +1,96 @@
+"""`tts codec decode|embed`: the vocoder and the speaker encoder on their own; both need only the mmproj file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tts_cli.cli import options as o
+from tts_cli.cli.console import Console
+from tts_cli.cli.files import whole_file
+from tts_cli.cli.sources import use_threads
+from tts_cli.errors import UsageError
+
+BOOKS, BOOK_SIZE = 16, 2048
+CLIP_RATE = 24000  # Hz, what read_clip resamples to
+
+app = typer.Typer(help="Codes to audio, a recording to an x-vector.")
+
+Codes = Annotated[str, typer.Argument(metavar="CODES.npy", help="Integer array (frames, 16), values 0 to 2047")]
+Clip = Annotated[str, typer.Argument(metavar="CLIP", help="Recording of one speaker, any format and rate")]
+RequiredMmproj = Annotated[str, typer.Option(
+    "--mmproj", "-mm", metavar="MMPROJ.gguf", help="GGUF with vocoder and speaker encoder", rich_help_panel="Model")]
+AudioOutput = Annotated[str, typer.Option(
+    "--output", "-o", metavar="FILE|-", help="Audio file to write; - streams WAV to standard output",
+    rich_help_panel="Output")]
+VectorOutput = Annotated[str, typer.Option(
+    "--output", "-o", metavar="XVECTOR.npy", help="Where to write the vector, float32 (hidden,)",
+    rich_help_panel="Output")]
+
+
+@app.command()
+def decode(
+    codes: Codes, *, mmproj: RequiredMmproj, output: AudioOutput, format: o.Format = None,
+    device: o.Device = "auto", threads: o.Threads = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
+) -> None:
+    """Turn codes (as --dump-codes writes them) into audio: 80 ms per frame."""
+    from tts_cli.audio.write import check_output, choose_format, open_writer
+    from tts_cli.qwen3tts.engine import open_codec
+
+    console = Console(quiet, verbose)
+    format = choose_format(output, format)
+    check_output(output, inputs=[Path(codes), Path(mmproj)])
+    array = read_codes(Path(codes))
+    use_threads(threads)
+    codec = open_codec(mmproj, device=device)
+    rate = codec.code2wav.config.sample_rate
+    samples = 0
+    with open_writer(output, format, rate) as writer, console.audio_progress() as progress:
+        for chunk in codec.decode(array):
+            writer.write(chunk.samples)
+            progress.advance(chunk.samples.size / chunk.sample_rate)
+            samples += chunk.samples.size
+    console.note(f"{output}: {samples / rate:.2f} s of audio from {len(array)} frames")
+
+
+@app.command()
+def embed(
+    clip: Clip, *, mmproj: RequiredMmproj, output: VectorOutput,
+    device: o.Device = "auto", threads: o.Threads = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
+) -> None:
+    """Write the x-vector of a recording: the voice that --speaker-file clones."""
+    import numpy as np
+
+    from tts_cli.audio.read import read_clip
+    from tts_cli.audio.write import check_output
+    from tts_cli.qwen3tts.engine import open_codec
+
+    console = Console(quiet, verbose)
+    check_output(output, inputs=[Path(clip), Path(mmproj)])
+    samples = read_clip(clip)
+    use_threads(threads)
+    codec = open_codec(mmproj, device=device)
+    vector = codec.embed(samples)
+    with whole_file(output) as file:
+        np.save(file, np.asarray(vector, dtype=np.float32))
+    console.note(f"{output}: x-vector of {vector.size} numbers from {len(samples) / CLIP_RATE:.2f} s of audio")
+
+
+def read_codes(path: Path):
+    """int32 [frames, 16] from a .npy file. Raises `UsageError` naming what does not fit."""
+    import numpy as np
+
+    try:
+        array = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or 'not a .npy file'}; give the file --dump-codes wrote") from None
+    except (ValueError, EOFError):
+        raise UsageError(f"{path} is not a .npy file of numbers; give the file --dump-codes wrote") from None
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu" or array.ndim != 2 or array.shape[1] != BOOKS:
+        found = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else "an archive"
+        raise UsageError(f"{path} holds {found}; codes are integers of shape [frames, {BOOKS}]")
+    if not len(array):
+        raise UsageError(f"{path} holds no frames")
+    if array.min() < 0 or array.max() >= BOOK_SIZE:
+        raise UsageError(f"{path} holds values from {array.min()} to {array.max()}; codes are 0 to {BOOK_SIZE - 1}")
+    return array.astype(np.int32)

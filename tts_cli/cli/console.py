@@ -1,0 +1,84 @@
+"""What people read, on stderr; standard output is for audio, tables and JSON."""
+
+import sys
+import time
+
+
+class Console:
+    """Notes, warnings and the progress line, as quiet or as talkative as asked."""
+
+    def __init__(self, quiet: bool = False, verbose: bool = False):
+        self.quiet = quiet
+        self.verbose = verbose and not quiet
+
+    def note(self, message: str) -> None:
+        if not self.quiet:
+            print(message, file=sys.stderr, flush=True)
+
+    def detail(self, message: str) -> None:
+        if self.verbose:
+            print(message, file=sys.stderr, flush=True)
+
+    def warning(self, message: str) -> None:
+        self.note(f"tts: warning: {message}")
+
+    @property
+    def shows_progress(self) -> bool:
+        return not self.quiet and sys.stderr.isatty()
+
+    def audio_progress(self):
+        """A context manager whose `advance(seconds of audio)` redraws one line; silent unless stderr is a terminal."""
+        return _AudioProgress(self.shows_progress)
+
+    def byte_progress(self, label: str):
+        """A `progress(bytes done, bytes in all, tensor)` callback with a bar; silent unless stderr is a terminal."""
+        return _ByteProgress(label, self.shows_progress)
+
+
+def error_line(message: object) -> None:
+    """One line for an error, whatever line breaks the message holds."""
+    print("tts: error:", " ".join(str(message).split()), file=sys.stderr, flush=True)
+
+
+class _AudioProgress:
+    def __init__(self, shown: bool):
+        self._shown = shown
+
+    def __enter__(self):
+        from tqdm import tqdm
+
+        self._started = time.perf_counter()
+        self._bar = tqdm(disable=not self._shown, file=sys.stderr, leave=False, mininterval=0.2,
+                         bar_format="{n:.1f} s of audio in {elapsed}{postfix}")
+        return self
+
+    def advance(self, seconds: float) -> None:
+        if self._shown:
+            wall = time.perf_counter() - self._started
+            self._bar.set_postfix_str(f"{(self._bar.n + seconds) / max(wall, 1e-9):.2f} x real time", refresh=False)
+            self._bar.update(seconds)
+
+    def __exit__(self, *exception):
+        self._bar.close()
+
+
+class _ByteProgress:
+    def __init__(self, label: str, shown: bool):
+        self._label = label
+        self._shown = shown
+        self._bar = None
+
+    def __enter__(self):
+        return self
+
+    def __call__(self, done: int, total: int, name: str) -> None:
+        from tqdm import tqdm
+
+        if self._bar is None:
+            self._bar = tqdm(total=total, disable=not self._shown, file=sys.stderr, leave=False, desc=self._label,
+                             unit="B", unit_scale=True)
+        self._bar.update(done - self._bar.n)
+
+    def __exit__(self, *exception):
+        if self._bar is not None:
+            self._bar.close()

@@ -1,0 +1,167 @@
+"""The options that verbs share, in the groups `--help` shows.
+
+What a request field means and which values it takes is written once, in the metadata of `SpeechRequest`; the options
+here add the flag's names, a metavar with the unit, and how the default reads.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Annotated
+
+import typer
+
+import tts_cli
+from tts_cli.cli.config import use_config
+from tts_cli.engine import SpeechRequest
+from tts_cli.errors import UsageError
+
+_RULES = {f.name: f.metadata for f in fields(SpeechRequest) if f.metadata}
+
+
+def _allowed(rule) -> str:
+    low, high, above = rule["low"], rule["high"], rule["above"]
+    if high is not None and high < 2**31:
+        return f" ({low:g} to {high:g})"
+    if above is not None:
+        return f" (above {above:g})"
+    return f" ({low:g} or more)" if low is not None else ""
+
+
+def _request(field: str, *names: str, panel: str, default: str, metavar: str | None = None):
+    rule = _RULES[field]
+    return typer.Option(*names, metavar=metavar, help=rule["help"][0].upper() + rule["help"][1:] + _allowed(rule),
+                        show_default=default, rich_help_panel=panel)
+
+
+def _flag(*names: str, panel: str, help: str):
+    return typer.Option(*names, help=help, rich_help_panel=panel, show_default="off")
+
+
+def _option(*names: str, panel: str, help: str, metavar: str, default: str | bool = False, **more):
+    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, show_default=default, **more)
+
+
+Prompt = Annotated[str | None, _option(
+    "--prompt", "-p", panel="Input", metavar="TEXT", default="none",
+    help="Text to speak; - reads standard input")]
+File = Annotated[str | None, _option(
+    "--file", "-f", panel="Input", metavar="FILE", default="standard input when piped",
+    help="UTF-8 text file to speak; - reads standard input")]
+Config = Annotated[str | None, _option(
+    "--config", panel="Input", metavar="NAME|FILE.toml", default="none", is_eager=True, callback=use_config,
+    help="Take options from a preset or a TOML file; keys are option names, the command line wins")]
+
+Model = Annotated[str | None, _option(
+    "--model", "-m", panel="Model", metavar="TALKER.gguf", default="none", help="Talker GGUF")]
+Mmproj = Annotated[str | None, _option(
+    "--mmproj", "-mm", panel="Model", metavar="MMPROJ.gguf", default="the only mmproj*.gguf beside the talker",
+    help="GGUF with code predictor, vocoder and speaker encoder")]
+HfRepo = Annotated[str | None, _option(
+    "--hf-repo", "-hf", panel="Model", metavar="OWNER/NAME[:QUANT]", default="none",
+    help="Download the pair from Hugging Face (once, then cached); quant Q8_0, then Q4_K_M, then the only one")]
+Device = Annotated[str, _option(
+    "--device", panel="Model", metavar="auto|cpu|cuda|cuda:N|mps", default=True, help="Where to compute")]
+Dtype = Annotated[str, _option(
+    "--dtype", panel="Model", metavar="auto|float32|bfloat16", default=True,
+    help="Talker and predictor precision; auto is bfloat16 where the hardware multiplies it, else float32")]
+Threads = Annotated[int | None, _option(
+    "--threads", "-t", panel="Model", metavar="N", min=1, default="OMP_NUM_THREADS, else physical cores",
+    help="CPU threads")]
+GpuLayers = Annotated[str | None, _option(
+    "-ngl", "--gpu-layers", panel="Model", metavar="N", default="none",
+    help="Accepted for llama.cpp command lines and ignored: --device decides")]
+
+Lang = Annotated[str, _request(
+    "language", "--lang", "--tts-lang", panel="Voice", metavar="auto|NAME|CODE", default="auto")]
+SpeakerFile = Annotated[str | None, _option(
+    "--speaker-file", "--tts-speaker-file", panel="Voice", metavar="CLIP", default="none",
+    help="Clone the voice of this recording (WAV, FLAC, MP3, Ogg, Opus ...), a few seconds of clean speech")]
+NoVoice = Annotated[bool, _flag(
+    "--no-voice", panel="Voice",
+    help="Let the model pick a voice (what happens without --speaker-file; undoes one set in --config)")]
+TextMode = Annotated[str | None, _request(
+    "text_mode", "--text-mode", panel="Voice", metavar="full|streaming",
+    default="streaming for Base models, full for CustomVoice and VoiceDesign")]
+
+Temp = Annotated[float | None, _request(
+    "temperature", "--temp", panel="Sampling", metavar="X", default="the model's, usually 0.9")]
+TopK = Annotated[int | None, _request(
+    "top_k", "--top-k", panel="Sampling", metavar="N", default="the model's, usually 50")]
+TopP = Annotated[float | None, _request(
+    "top_p", "--top-p", panel="Sampling", metavar="X", default="the model's, usually 1")]
+RepeatPenalty = Annotated[float | None, _request(
+    "repeat_penalty", "--repeat-penalty", panel="Sampling", metavar="X", default="the model's, usually 1.05")]
+SubTemp = Annotated[float | None, _request(
+    "sub_temperature", "--sub-temp", panel="Sampling", metavar="X", default="the model's, usually 0.9")]
+SubTopK = Annotated[int | None, _request(
+    "sub_top_k", "--sub-top-k", panel="Sampling", metavar="N", default="the model's, usually 50")]
+SubTopP = Annotated[float | None, _request(
+    "sub_top_p", "--sub-top-p", panel="Sampling", metavar="X", default="the model's, usually 1")]
+Greedy = Annotated[bool, _request("greedy", "--greedy", panel="Sampling", default="off")]
+Seed = Annotated[int | None, _request(
+    "seed", "--seed", "-s", panel="Sampling", metavar="N", default="random, printed at the end")]
+MaxFrames = Annotated[int | None, _request(
+    "max_frames", "--max-frames", "-n", panel="Sampling", metavar="FRAMES", default="grows with the text")]
+
+Output = Annotated[str | None, _option(
+    "--output", "-o", panel="Output", metavar="FILE|-", default="none",
+    help="Audio file to write: .wav .flac .mp3 .ogg .opus .pcm .f32; - streams WAV to standard output")]
+Format = Annotated[str | None, _option(
+    "--format", panel="Output", metavar="wav|wav24|wavf32|flac|mp3|ogg|opus|pcm|f32", default="from the extension",
+    help="Audio format; wav is 16-bit")]
+DumpCodes = Annotated[str | None, _option(
+    "--dump-codes", panel="Output", metavar="FILE.npy", default="none",
+    help="Also write the codes, int32 (frames, 16)")]
+Quiet = Annotated[bool, _flag("--quiet", "-q", panel="Output", help="Print nothing but errors")]
+Verbose = Annotated[bool, _flag("--verbose", "-v", panel="Output", help="Print what is going on; tracebacks too")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"tts {tts_cli.__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option(
+    "--version", is_eager=True, callback=_print_version, show_default=False, rich_help_panel="Output",
+    help="Print the version and stop")]
+
+# Which flag a person typed for a request field, to name it in an error.
+FLAGS = {
+    "language": "--lang", "text_mode": "--text-mode", "temperature": "--temp", "top_k": "--top-k", "top_p": "--top-p",
+    "repeat_penalty": "--repeat-penalty", "sub_temperature": "--sub-temp", "sub_top_k": "--sub-top-k",
+    "sub_top_p": "--sub-top-p", "seed": "--seed", "max_frames": "--max-frames",
+}
+
+
+@contextlib.contextmanager
+def flags_named() -> Iterator[None]:
+    """Let a refused request field be called by its flag."""
+    try:
+        yield
+    except UsageError as error:
+        field, colon, rest = str(error).partition(":")
+        if field not in FLAGS:
+            raise
+        raise UsageError(FLAGS[field] + colon + rest) from None
+
+
+def typed(ctx: typer.Context, name: str) -> bool:
+    """Whether the parameter was typed on the command line, rather than left alone or set by --config."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def only_one(ctx: typer.Context, values: dict[str, str | bool | None]) -> dict[str, str | bool | None]:
+    """Of options that exclude each other keep the one given; one that was typed beats one from --config.
+
+    Keys are parameter names. Raises `UsageError` when two are left.
+    """
+    given = [name for name, value in values.items() if value not in (None, False)]
+    if len(given) > 1:
+        given = [name for name in given if typed(ctx, name)] or given
+    if len(given) > 1:
+        flags = " and ".join("--" + name.replace("_", "-") for name in given)
+        raise UsageError(f"{flags} exclude each other; give one of them")
+    return {name: value if name in given else None for name, value in values.items()}
