@@ -185,7 +185,8 @@ def keys(tmp_path_factory):
 
 @pytest.mark.parametrize(("key", "kind", "value"), [
     ("i", int, 7), ("i", float, 7.0), ("f", float, 0.5), ("s", str, "text"), ("b", bool, True),
-    ("ints", list, [1, 2, 3]), ("ints", list[int], [1, 2, 3]), ("floats", list[float], [0.5, 2.0]), ("ints", list[float], [1.0, 2.0, 3.0]),
+    ("ints", list, [1, 2, 3]), ("ints", list[int], [1, 2, 3]),
+    ("floats", list[float], [0.5, 2.0]), ("ints", list[float], [1.0, 2.0, 3.0]),
     ("bools", list[bool], [True, False]), ("strings", list[str], ["a", "ü"])])
 def test_typed_metadata(keys, key, kind, value):
     found = keys.get(key, kind)
