@@ -1,7 +1,7 @@
 """Milliseconds per frame of the reference package, to hold beside `tts bench`.
 
     python -m venv reference && reference/bin/pip install qwen-tts
-    reference/bin/python benchmarks/reference.py CHECKPOINT_FOLDER [--dtype float32|bfloat16] [--frames 10] [--threads 1]
+    reference/bin/python benchmarks/reference.py CHECKPOINT_FOLDER [--dtype float32|bfloat16] [--frames 10]
     tts convert CHECKPOINT_FOLDER -o pair --type bf16 && tts bench -m pair/*.gguf --frames 10 --dtype float32 -t 1
 
 Needs a Base checkpoint; runs without a reference clip, greedy, in the layout with all text in the prompt.
