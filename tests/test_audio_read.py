@@ -224,7 +224,7 @@ def test_hours_are_refused_before_they_are_decoded(tmp_path):
     with open(path, "wb") as file:
         file.write(wav_header(8000, samples))
         file.truncate(44 + 2 * samples)
-    assert "10 minutes" in refusal(path)
+    assert "60 seconds" in refusal(path)
 
 
 def test_a_stream_that_never_ends_is_refused(monkeypatch):
@@ -232,7 +232,7 @@ def test_a_stream_that_never_ends_is_refused(monkeypatch):
     data = bytearray(encoded(CLIP, RATE, "FLAC", "PCM_16"))
     data[21] &= 0xF0
     data[22:26] = bytes(4)
-    assert "minutes" in refusal(bytes(data))
+    assert "more than 1 seconds" in refusal(bytes(data))
 
 
 @pytest.mark.parametrize("rate", [0, -1, 1, 3999, 768001, 24000.5, "24000", None, True])

@@ -19,7 +19,8 @@ import soxr
 from tts_cli.audio import shown
 from tts_cli.errors import UsageError
 
-MAX_SECONDS = 600
+# The encoder's activations take about 6 MB per second of clip, and a voice needs only a few seconds.
+MAX_SECONDS = 60
 MIN_RATE, MAX_RATE = 4_000, 768_000  # Hz; outside it a header is damaged rather than unusual
 # Half the peak-to-peak value, so that a constant offset counts as nothing. -70 dBFS is 10 steps of 16 bits: above the
 # dither and idle noise of a muted recording, below any speech.
@@ -223,7 +224,7 @@ def _check_rate(name: str, rate) -> None:
 
 def _check_length(name: str, frames: int, rate: int) -> None:
     if frames > MAX_SECONDS * rate:
-        raise UsageError(f"{name}: more than {MAX_SECONDS // 60} minutes of audio; cut a clip out of it, "
+        raise UsageError(f"{name}: more than {MAX_SECONDS} seconds of audio; cut a clip out of it, "
                          "3 to 30 seconds of speech are plenty (ffmpeg: -ss START -t SECONDS)")
 
 
