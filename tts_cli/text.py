@@ -11,7 +11,8 @@ from tts_cli.errors import UsageError
 # ESC [ … final byte (colours, cursor), ESC ] … BEL or ESC \ (titles, links), then any other two-byte escape.
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _LINE_END = re.compile("\r\n|[\r\x85\u2028\u2029]")
-_KEPT_CONTROLS = "\n\t"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_DROPPED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")  # controls except \n and \t, and byte order marks
 
 
 def decode_text(raw: bytes, where: str) -> str:
@@ -34,12 +35,11 @@ def clean_text(text: str) -> str:
     Raises `UsageError` for half a surrogate pair (text decoded with the wrong encoding) and when no letter or digit
     is left: symbols alone make a speech model babble.
     """
-    for position, character in enumerate(text):
-        if "\ud800" <= character <= "\udfff":
-            raise UsageError(f"text: character {position} is half of a surrogate pair; give the text as UTF-8")
+    if half := _SURROGATE.search(text):
+        raise UsageError(f"text: character {half.start()} is half of a surrogate pair; give the text as UTF-8")
     text = _ESCAPE_SEQUENCE.sub("", text)
     text = _LINE_END.sub("\n", text)
-    text = "".join(c for c in text if c in _KEPT_CONTROLS or (unicodedata.category(c) != "Cc" and c != "\ufeff"))
+    text = _DROPPED.sub("", text)
     text = text.strip()
     if not any(unicodedata.category(c)[0] in "LN" for c in text):
         shown = f" in {text[:20]!r}" if text else ": the text is empty"
