@@ -531,3 +531,17 @@ def test_the_writer_counts_samples(tmp_path):
     writer.write(CLIP[:50].astype(np.float64))
     writer.close()
     assert writer.samples == 150 and soundfile.info(str(tmp_path / "a.wav")).frames == 150
+
+
+@pytest.mark.skipif(os.name == "nt", reason="only POSIX tells an appending output apart")
+@pytest.mark.parametrize("mode, exact", [("wb", True), ("ab", False)])
+def test_standard_output_redirected_to_a_file_gets_its_length(tmp_path, mode, exact):
+    """`> a.wav` can be rewound at the end, `>> a.wav` cannot."""
+    code = ("import numpy; from tts_cli.audio.write import open_writer\n"
+            "with open_writer('-', 'wav', 24000) as w: w.write(numpy.full(100, 0.5)); w.write(numpy.zeros(20))")
+    path = tmp_path / "a.wav"
+    with open(path, mode) as file:
+        subprocess.run([sys.executable, "-c", code], stdout=file, check=True, cwd=Path(__file__).parent.parent)
+    raw = path.read_bytes()
+    assert raw[:44] == wav_header(24000, 120 if exact else None)
+    assert len(raw) == 44 + 240

@@ -40,7 +40,8 @@ def resolve(repo: str) -> tuple[Path, Path]:
     except network_errors as error:
         cached = _cached(name)
         if not cached:
-            raise TtsError(f"cannot reach the model hub ({_reason(error)}), and {name} is not in the cache") from error
+            raise TtsError(f"cannot reach the model hub ({_reason(error)}), and {name} is not in the cache; check the "
+                           "connection, or download both files elsewhere and give them with -m and -mm") from error
         try:
             talker, mmproj = choose(cached, quant, name)
         except UsageError as fault:

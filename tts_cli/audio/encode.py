@@ -78,6 +78,7 @@ class PcmEncoder:
                 _write_all(self._file, b"\0")  # RIFF chunks have an even length; the size leaves this byte out
             self._file.seek(0)
             _write_all(self._file, self._header())
+            self._file.seek(0, 2)
 
     def abandon(self) -> None:
         pass  # holds nothing but the file, which its owner closes

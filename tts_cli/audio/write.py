@@ -101,7 +101,7 @@ class AudioWriter:
     """An open output. Nothing appears under the final name until `close`; on an exception nothing ever does.
 
     Pipes and devices are written directly, each `write` flushed; WAV then starts with the header of a stream of unknown
-    length. To standard output that header goes with the first samples, so a run that fails earlier leaves it empty.
+    length (completed at the end where standard output is a file that can be rewound). To standard output that header goes with the first samples, so a run that fails earlier leaves it empty.
     Every failure of the system (disk full, folder gone) is a `TtsError`; a closed pipe is `ClosedPipe`.
     """
 
@@ -124,7 +124,8 @@ class AudioWriter:
                 self._temp, self._file = _create_temp(self._target.parent)
         try:
             if spec.streamable:
-                self._encoder = PcmEncoder(self._file, spec, sample_rate, exact=not self._piped)
+                exact = _is_rewritable(self._file) if self._piped else True
+                self._encoder = PcmEncoder(self._file, spec, sample_rate, exact=exact)
             else:
                 self._encoder = SndfileEncoder(self._file, spec, sample_rate)
             if self.path != "-":
@@ -215,6 +216,18 @@ def _is_special(path: str) -> bool:
     except (OSError, ValueError):
         return False
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _is_rewritable(file: BinaryIO) -> bool:
+    """Whether a redirected standard output is a regular file whose start can be written again (`> a.wav`, not `>>`)."""
+    try:
+        import fcntl  # where it is missing, nothing tells appending apart
+
+        descriptor = file.fileno()
+        appending = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND
+        return stat.S_ISREG(os.fstat(descriptor).st_mode) and not appending and file.tell() == 0
+    except (ImportError, OSError, ValueError):  # also a replaced standard output without a descriptor
+        return False
 
 
 def _is_a_folder(path: str) -> TtsError:

@@ -50,13 +50,14 @@ class SamplingDefaults:
 
 
 def check_architecture(file: GGUFFile, expected: str) -> None:
-    """Raises `ModelFileError`, with a hint when talker and mmproj were swapped."""
+    """Raises `ModelFileError`; a talker in the mmproj's place, or the other way round, is recognised."""
     found = file.architecture
     if found == expected:
         return
-    if {found, expected} == {TALKER_ARCHITECTURE, MMPROJ_ARCHITECTURE}:
-        role = "the mmproj (-mm)" if found == MMPROJ_ARCHITECTURE else "the talker (-m)"
-        raise ModelFileError(f"{file.path}: this is {role}; were -m and -mm swapped?")
+    roles = {TALKER_ARCHITECTURE: "the talker (-m)", MMPROJ_ARCHITECTURE: "an mmproj (-mm)"}
+    if found in roles:
+        raise ModelFileError(f"{file.path}: this is {roles[found]}, and {roles[expected]} is needed here; "
+                             "were the two swapped?")
     raise ModelFileError(f"{file.path}: architecture {found!r} is not Qwen3-TTS (expected {expected!r})")
 
 

@@ -60,10 +60,12 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
 def find_mmproj(talker: Path) -> Path:
     """The only `mmproj*.gguf` beside the talker. Raises `UsageError` when there is none or more than one."""
     found = sorted(p for p in talker.parent.glob("*.gguf") if p.name.lower().startswith("mmproj"))
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(p.name for p in found) or "none"
-    raise UsageError(f"mmproj: give it with -mm; mmproj*.gguf files beside {talker}: {names}")
+    if not found:
+        raise UsageError(f"there is no mmproj*.gguf beside {talker}: give it with -mm MMPROJ.gguf")
+    if len(found) > 1:
+        raise UsageError(f"{len(found)} mmproj files lie beside {talker} ({', '.join(p.name for p in found)}): "
+                         "choose one with -mm")
+    return found[0]
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,9 @@ class Qwen3TTSEngine:
         what = resolve_dtype(dtype, where)
         talker = GGUFFile.open(model)
         cfg.check_architecture(talker, cfg.TALKER_ARCHITECTURE)
-        return cls(Files(talker, GGUFFile.open(mmproj or find_mmproj(Path(model)))), where, what)
+        projector = GGUFFile.open(mmproj or find_mmproj(Path(model)))
+        cfg.check_architecture(projector, cfg.MMPROJ_ARCHITECTURE)
+        return cls(Files(talker, projector), where, what)
 
     # ---- what the files are -------------------------------------------------------------------------------------
 
@@ -134,7 +138,6 @@ class Qwen3TTSEngine:
     def _check_pair(self) -> None:
         """Raises `ModelFileError` when talker and mmproj are not of one checkpoint, with both values."""
         c, p, w, s = self.config, self.predictor_config, self.code2wav_config, self.speaker_config
-        cfg.check_architecture(self.files.mmproj, cfg.MMPROJ_ARCHITECTURE)
         hidden = c.transformer.hidden
         pairs = [("talker hidden size", hidden, "mmproj hidden size", p.talker_hidden),
                  ("talker codec rows", c.codec_vocab, "mmproj codec rows", p.codec_vocab),
