@@ -13,7 +13,7 @@ import time
 import torch
 import torch.nn.functional as F
 
-from tts_cli.engine import load_engine
+from tts_cli.loading import load_engine
 from tts_cli.qwen3tts.sampling import SamplingOptions
 
 POSITION = 60  # of the talker's cache, about five seconds into an utterance

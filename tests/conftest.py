@@ -5,8 +5,13 @@ import os
 # Before torch is imported: matrices this small are slower with threads, much slower on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import numpy as np
 import pytest
 from factory import tiny_checkpoint, tiny_pair
+from tiny_model import EOS_ROW
+
+from tts_cli.gguf.file import GGUFFile
+from tts_cli.loading import load_engine
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +30,27 @@ def pair_equal(tmp_path_factory):
 def checkpoint(tmp_path_factory):
     """Folder of a base model in the published checkpoint layout."""
     return tiny_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture(scope="session")
+def endless(pair, tmp_path_factory):
+    """A pair whose greedy speech never ends: the end's score is always 0, and of 2048 others the best is above it."""
+    with GGUFFile.open(pair[0]) as file:
+        heads = file.rows("output.weight", slice(None))
+    heads[EOS_ROW] = 0
+    return tiny_pair(tmp_path_factory.mktemp("endless"), talker_edits={"output.weight": np.ascontiguousarray(heads)})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_folders(tmp_path_factory):
+    """Neither read nor change what the person who runs the tests has cached and set."""
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+            patch.setenv(variable, str(tmp_path_factory.mktemp(variable.lower())))
+        yield
+
+
+@pytest.fixture(scope="session")
+def kokoro(own_folders):
+    """The built-in engine with its real weights, which come from the packages of the extra `builtin`."""
+    return load_engine("builtin", device="cpu", dtype="float32")

@@ -8,6 +8,7 @@ stream from a thread of its own, about twenty times faster than real time, for t
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,6 +25,15 @@ def device(name, *, host=0, rate=48000, rates=None, channels=(1, 2), inputs=0):
 
 
 SPEAKERS = (device("Speakers"),)
+
+
+def write_module(folder, devices="fake_sound.SPEAKERS", more=""):
+    """A sounddevice.py for child processes that find `folder` first: `devices` and `more` are source text."""
+    folder.mkdir(exist_ok=True)
+    (folder / "sounddevice.py").write_text(
+        f"import sys\nsys.path.append({str(Path(__file__).parent)!r})\nimport fake_sound\n{more}\n"
+        f"sys.modules['sounddevice'] = fake_sound.FakeSound({devices}, threaded=True)\n", encoding="utf-8")
+    return folder
 
 
 class FakeSound:

@@ -395,3 +395,8 @@ def test_the_file_is_released(tmp_path):
     refusal(folder / "bad.wav")
     shutil.rmtree(folder)  # Windows refuses while a handle is open
     assert not folder.exists()
+
+
+def test_samples_far_beyond_full_scale_are_refused():
+    assert len(read_clip((CLIP * 32768, RATE)))  # floats that hold 16-bit integers
+    assert "full scale" in refusal((CLIP * np.float32(1e30), RATE))

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import soundfile
 from cli_tools import tts
+from fake_sound import FakeSound
 
 import tts_cli
+from tts_cli import bench
 from tts_cli.cli import options
 from tts_cli.cli.config import presets
 from tts_cli.engine import SpeechRequest
@@ -57,13 +59,14 @@ def help_text():
 
 
 def test_help_shows_the_groups_and_every_flag(help_text):
-    for name in ("Input", "Model", "Voice", "Sampling", "Output", "Verbs"):
+    for name in ("Input", "Model", "Voice", "Sampling", "Long text", "Output", "Sound", "Verbs"):
         assert f"─ {name} ─" in help_text
     for flag in ("--prompt -p", "--file -f", "--config", "--model -m", "--mmproj -mm", "--hf-repo -hf", "--device",
                  "--dtype", "--threads -t", "-ngl", "--lang,--tts-lang", "--speaker-file,--tts-speaker-file",
                  "--no-voice", "--text-mode", "--temp", "--top-k", "--top-p", "--repeat-penalty", "--sub-temp",
                  "--sub-top-k", "--sub-top-p", "--greedy", "--seed -s", "--max-frames -n", "--output -o", "--format",
-                 "--dump-codes", "--quiet -q", "--verbose -v", "--version"):
+                 "--dump-codes", "--chunk-frames", "--max-chars", "--gap", "--srt", "--vtt", "--lines", "--output-dir",
+                 "--play", "--output-device", "--list-devices", "--quiet -q", "--verbose -v", "--version"):
         assert flag in " ".join(help_text.split()), flag
     for text in ("[default: (the model's, usually 0.9)]", "cuda:N", "full|streaming", "FRAMES", "wav24"):
         assert text in help_text
@@ -71,13 +74,13 @@ def test_help_shows_the_groups_and_every_flag(help_text):
 
 def test_request_fields_have_flags_and_share_their_help(help_text):
     for field in fields(SpeechRequest):
-        if field.metadata and field.name not in ("chunk_frames", "greedy"):
+        if field.metadata and field.name != "greedy":
             assert options.FLAGS[field.name] in help_text
             assert field.metadata["help"][1:] in help_text
 
 
-@pytest.mark.parametrize("verb", [["convert"], ["inspect"], ["codec"], ["codec", "decode"], ["codec", "embed"],
-                                  ["bench"]])
+@pytest.mark.parametrize("verb", [["convert"], ["inspect"], ["repl"], ["codec"], ["codec", "decode"],
+                                  ["codec", "embed"], ["bench"]])
 def test_every_verb_has_help(verb):
     run = tts(*verb, "--help")
     assert run.code == 0 and b"Usage: tts " + " ".join(verb).encode() in run.out and run.err == ""
@@ -104,9 +107,10 @@ def test_bare_command_on_a_terminal():
     assert tts(stdin_is_terminal=True).code == 2
 
 
-def test_without_an_output_it_says_how_to_give_one(pair, no_weights):
+def test_without_an_output_and_a_sound_device_it_says_how_to_give_one(pair, no_weights, monkeypatch):
+    FakeSound(()).install(monkeypatch)
     run = tts("-m", pair[0], "-p", "hi")
-    assert run.code == 2 and "-o out.wav" in run.error
+    assert run.code == 1 and "no sound device" in run.error and "-o speech.wav" in run.error
 
 
 @pytest.mark.parametrize("arguments, words", [
@@ -119,7 +123,7 @@ def test_without_an_output_it_says_how_to_give_one(pair, no_weights):
     (["-p", "a", "--top-p", "1.5"], "--top-p: 1.5 is too large, the most is 1.0"),
     (["-p", "a", "--top-k", "-3"], "--top-k: -3 is too small"),
     (["-p", "a", "--top-k", "many"], "--top-k"),
-    (["-p", "a", "--repeat-penalty", "0"], "--repeat-penalty: 0.0 must be greater than 0"),
+    (["-p", "a", "--repeat-penalty", "0"], "--repeat-penalty: 0.0 is too small, the least is 0.01"),
     (["-p", "a", "--text-mode", "both"], "--text-mode: 'both' is not one of full, streaming"),
     (["-p", "a", "-s", "-1"], "--seed: -1 is too small"),
     (["-p", "a", "-n", "0"], "--max-frames: 0 is too small"),
@@ -136,6 +140,16 @@ def test_without_an_output_it_says_how_to_give_one(pair, no_weights):
     (["-p", "a", "--speaker-file", "missing.wav"], "missing.wav"),
     (["-f", "missing.txt"], "--file missing.txt: No such file"),
     (["-f", "."], "--file .:"),
+    (["-p", "a", "--chunk-frames", "1,x"], "--chunk-frames: '1,x' is not a list"),
+    (["-p", "a", "--chunk-frames", "2,0"], "--chunk-frames: 0 is too small"),
+    (["-p", "a", "--max-chars", "3"], "--max-chars: 3 is too small"),
+    (["-p", "a", "--gap", "-1"], "--gap: -1.0 is not a number of seconds"),
+    (["-p", "[pause:1s] ."], "nothing to speak"),
+    (["-p", "a", "--srt", "-"], "--srt"),
+    (["-p", "a", "--output-dir", "out"], "--output-dir needs --lines"),
+    (["-p", "a", "--lines"], "--prompt: --lines reads texts from standard input"),
+    (["--lines", "--output-dir", "x"], "--output and --output-dir"),
+    (["-p", "a", "--output-device", "3"], "--output-device needs --play"),
     (["-p", "a", "--colour"], "--colour"),
     (["--temp"], "--temp"),
     (["speak"], "speak"),
@@ -161,8 +175,8 @@ def test_text_that_is_not_utf8_is_refused_with_its_place(speak, tmp_path):
 
 
 def test_an_endless_text_is_cut_off_early(speak):
-    run = speak(stdin=b"word " * 300_000)
-    assert run.code == 2 and "longer than 1024 KiB" in run.error
+    run = speak(stdin=b"word " * 3_400_000)
+    assert run.code == 2 and "longer than 16 MiB" in run.error
 
 
 def test_a_terminal_is_not_waited_for(speak):
@@ -184,6 +198,7 @@ def test_outputs_may_not_be_inputs(pair, speak, tmp_path):
     assert "input" in speak("-p", "a", "-o", clip, "--speaker-file", clip).error
     assert "input" in speak("-p", "a", "--dump-codes", pair[1]).error
     assert "same file" in speak("-p", "a", "-o", tmp_path / "b.wav", "--dump-codes", tmp_path / "b.wav").error
+    assert "same file" in speak("-p", "a", "--vtt", tmp_path / "b.vtt", "--srt", tmp_path / "b.vtt").error
     assert clip.read_bytes() == before
 
 
@@ -294,7 +309,8 @@ def test_an_unknown_config_lists_the_presets():
     assert run.code == 2 and "steady" in run.error
 
 
-def test_a_bench_uses_its_part_of_a_config(pair, tmp_path):
+def test_a_bench_uses_its_part_of_a_config(pair, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "cold_start_seconds", lambda command: 1.0)
     config = tmp_path / "c.toml"
     config.write_text(f"model = {json.dumps(str(pair[0]))}\ntemp = 0.5\ndtype = 'float32'\n", encoding="utf-8")
     run = tts("bench", "--config", config, "--frames", "2", "--json")

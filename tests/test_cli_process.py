@@ -7,16 +7,25 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from factory import tiny_pair
-from tiny_model import EOS_ROW
+from fake_sound import write_module
 
 import tts_cli
-from tts_cli.gguf.file import GGUFFile
 
 ROOT = Path(tts_cli.__file__).parent.parent
-TTS = [sys.executable, "-m", "tts_cli.cli.main"]
+TTS = [sys.executable, "-m", "tts_cli"]
+
+
+# Makes a fake device tell on stderr when the module is imported and when the first sound is played.
+TELLING = """
+def turn(self, turn=fake_sound.FakeStream.turn):
+    turn(self)
+    if self.blocks[-1].any() and not hasattr(self, "told"):
+        self.told = True
+        print("sound", file=sys.stderr, flush=True)
+fake_sound.FakeStream.turn = turn
+print("device", file=sys.stderr, flush=True)
+"""
 
 
 def environment(**more):
@@ -26,15 +35,6 @@ def environment(**more):
 def tts(*arguments, env=None, **more):
     return subprocess.run([*TTS, *map(str, arguments)], capture_output=True, env=env or environment(), timeout=120,
                           **more)
-
-
-@pytest.fixture(scope="module")
-def endless(pair, tmp_path_factory):
-    """A pair whose greedy speech never ends: the end's score is always 0, and of 2048 others the best is above it."""
-    with GGUFFile.open(pair[0]) as file:
-        heads = file.rows("output.weight", slice(None))
-    heads[EOS_ROW] = 0
-    return tiny_pair(tmp_path_factory.mktemp("endless"), talker_edits={"output.weight": np.ascontiguousarray(heads)})
 
 
 def test_exit_codes_and_streams(pair, tmp_path):
@@ -89,13 +89,30 @@ def test_ctrl_c_ends_with_130_and_no_file(endless, tmp_path):
     assert process.returncode == 130 and not list(tmp_path.iterdir())
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows cannot send Ctrl-C to one process")
+@pytest.mark.parametrize("moment", ["while torch is imported", "while it plays"])
+def test_ctrl_c_stops_the_sound_and_the_run(endless, tmp_path, moment):
+    folder = write_module(tmp_path / "fake", more=TELLING)
+    (tmp_path / "out").mkdir()
+    process = subprocess.Popen(
+        [*TTS, "-m", endless[0], "-p", "Hi", "--greedy", "-n", "9999", "--play", "-o", tmp_path / "out" / "a.wav"],
+        env=environment(PYTHONPATH=os.pathsep.join([str(folder), str(ROOT)])), stderr=subprocess.PIPE)
+    assert process.stderr.readline() == b"device\n"
+    if moment == "while it plays":
+        assert process.stderr.readline() == b"sound\n"
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)  # a second one must not break the cleaning up
+    assert process.communicate(timeout=60)[1] == b"tts: interrupted\n"
+    assert process.returncode == 130 and not list((tmp_path / "out").iterdir())
+
+
 def test_a_closed_pipe_ends_quietly(endless):
     process = subprocess.Popen([*TTS, "-m", endless[0], "-p", "Hi", "--greedy", "-n", "9999", "-o", "-"],
                                env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout.read(4) == b"RIFF"
     process.stdout.close()
     assert process.stderr.read() == b""
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=60) == 141
 
 
 def test_neither_help_nor_a_file_needs_portaudio(pair, tmp_path):

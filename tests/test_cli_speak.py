@@ -8,7 +8,7 @@ import soundfile
 from cli_tools import tts
 
 from tts_cli.engine import Speech
-from tts_cli.qwen3tts import engine as qwen3tts
+from tts_cli.qwen3tts import plan as qwen3tts
 
 SAMPLES_PER_FRAME = 1920
 LAST_LINE = re.compile(r"(?P<path>.*): (?P<audio>[\d.]+) s of audio in [\d.]+ s \([\d.]+ x real time\), "

@@ -1,6 +1,7 @@
 """convert, inspect, codec and bench on tiny models."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from cli_tools import tts
 from factory import tiny_pair
 
 from tts_cli import bench
-from tts_cli.engine import SpeechRequest, load_engine
+from tts_cli.engine import SpeechRequest
+from tts_cli.errors import TtsError
+from tts_cli.loading import load_engine
 
 
 @pytest.fixture(scope="module")
@@ -145,16 +148,42 @@ def test_bench_numbers_add_up(pair):
     parts = told["frame_ms"]
     assert told["frames"] == 34 and told["device"] == "cpu" and told["dtype"] == "float32"
     assert sum(parts[name] for name in (*bench.PARTS, "rest")) == pytest.approx(parts["total"])
+    assert told["cold_first_audio_ms"] > told["first_audio_ms"] and 0 <= told["underruns"] < 10
+    assert 0 <= told["jitter_ms"]["p50"] <= told["jitter_ms"]["p95"]
     for key in ("load_seconds", "prefill_ms", "first_audio_ms", "early_ms", "late_ms", "times_real_time",
                 "weight_gb_per_s", "peak_rss_mb"):
         assert told[key] > 0
 
 
-def test_bench_as_a_table(pair):
+def test_bench_as_a_table(pair, monkeypatch):
+    monkeypatch.setattr(bench, "cold_start_seconds", lambda command: 1.25)
     text = tts("bench", "-m", pair[0], "--frames", "3").out.decode()
-    for words in ("load", "prefill", "ms", "talker", "predictor", "code2wav", "rest", "x real time", "GB/s",
-                  "peak memory"):
+    for words in ("load", "prefill", "ms", "1250 ms)", "chunk jitter", "underruns", "talker", "predictor", "code2wav",
+                  "rest", "x real time", "GB/s", "peak memory"):
         assert words in text
+
+
+@pytest.mark.parametrize("arrivals, lengths, dry", [
+    ([1.0, 1.05, 1.1], [0.08, 0.08, 0.08], 0),  # faster than it plays
+    ([1.0, 1.2, 1.4, 1.6], [0.08, 0.08, 0.08, 0.08], 3),  # always late
+    ([1.0, 1.1, 1.15], [0.08, 0.16, 0.16], 1),  # once late, then in time
+    ([1.0], [0.08], 0), ([], [], 0),
+])
+def test_underruns_when_played_as_it_comes(arrivals, lengths, dry):
+    assert bench.underruns(arrivals, lengths) == dry
+
+
+def test_jitter_is_the_distance_from_the_steady_pace():
+    steady = bench.jitter_ms([1.0, 1.05, 1.10, 1.20], [0.08, 0.08, 0.08, 0.16])
+    assert steady == {"p50": pytest.approx(0), "p95": pytest.approx(0)}
+    assert bench.jitter_ms([1.0, 1.05, 1.20], [0.08, 0.08, 0.08])["p95"] == pytest.approx(50)
+    assert bench.jitter_ms([1.0], [0.08]) is None
+
+
+def test_a_cold_start_without_audio_is_an_error():
+    assert bench.cold_start_seconds([sys.executable, "-c", "print(1)"]) > 0
+    with pytest.raises(TtsError, match="ended with 3"):
+        bench.cold_start_seconds([sys.executable, "-c", "raise SystemExit(3)"])
 
 
 def test_the_probe_leaves_the_engine_as_it_was(pair):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tts_cli.qwen3tts.code2wav import Code2WavState
-from tts_cli.qwen3tts.engine import open_codec
+from tts_cli.qwen3tts.codec import open_codec
 
 FRAMES = 340  # several attention windows of 72
 

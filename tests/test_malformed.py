@@ -18,9 +18,9 @@ import torch
 from factory import tiny_pair
 
 from tts_cli import ModelFileError, SpeechRequest, TtsError
-from tts_cli.engine import open_engine
 from tts_cli.gguf.file import GGUFFile
 from tts_cli.gguf.tokenizer import Tokenizer
+from tts_cli.loading import open_engine
 
 MEMORY = 2**30
 ODD_NUMBERS = [0, 1, 2, 7, 8, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**60, 2**63 - 1, 2**63, 2**64 - 1]
@@ -167,8 +167,8 @@ def speak(talker: Path, mmproj: Path) -> None:
         assert len(samples) == 1920 * speech.result.frames
         assert np.isfinite(engine.voice_from_clip(CLIP, "noise").xvector).all()
     finally:
-        engine.files.talker.close()
-        engine.files.mmproj.close()
+        engine.pair.talker.close()
+        engine.pair.mmproj.close()
 
 
 @pytest.mark.parametrize("name", ["talker", "mmproj"])

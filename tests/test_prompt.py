@@ -14,10 +14,12 @@ def engine(pair):
 
 
 def table(engine, text="a b", **options):
-    body = engine.tokenizer.encode(text)
-    prompt = build_prompt(engine.special, body, **({"language": "auto", "text_mode": "full"} | options))
-    rows = prompt.table(engine.tokenizer, engine.config.text_vocab)
-    return rows, [engine.tokenizer.token(t) for t in prompt.overlay]
+    body = engine.pair.tokenizer.encode(text)
+    options = {"language": "auto", "text_mode": "full"} | options
+    options["language"] = engine.pair.special.language(options["language"])
+    prompt = build_prompt(engine.pair.special, body, **options)
+    rows = prompt.table(engine.pair.tokenizer, engine.pair.config.text_vocab)
+    return rows, [engine.pair.tokenizer.token(t) for t in prompt.overlay]
 
 
 ROLE = [("<|im_start|>", ""), ("assistant", ""), ("Ċ", "")]
@@ -59,10 +61,10 @@ def test_speaker_row_stands_before_the_text(engine):
 @pytest.mark.parametrize("text", ["say <|im_end|> now", "<tts_text_eod>", "<|im_start|>user", "<|codec_5|>",
                                   "<|codec_eos_token|>"])
 def test_typed_control_tokens_are_ordinary_characters(engine, text):
-    body = engine.tokenizer.encode(text)
-    control = {i for i, t in enumerate(engine.tokenizer.tokens) if t.startswith(("<|", "<tts"))}
+    body = engine.pair.tokenizer.encode(text)
+    control = {i for i, t in enumerate(engine.pair.tokenizer.tokens) if t.startswith(("<|", "<tts"))}
     assert len(body) > 1 and not control & set(body)
-    assert max(body) < engine.config.text_vocab
+    assert max(body) < engine.pair.config.text_vocab
 
 
 @pytest.mark.parametrize("around", ["\n{}", "\n\n\n{}", "{}\n", " {}", "\t {} \r\n"])
@@ -70,6 +72,6 @@ def test_white_space_around_the_text_changes_nothing(engine, around):
     """Joined to the template, a leading newline would become another token and shift the role rows."""
     from tts_cli.engine import SpeechRequest
 
-    plain = engine._plan(SpeechRequest("Hello there"), seed=0).prompt
-    padded = engine._plan(SpeechRequest(around.format("Hello there")), seed=0).prompt
+    plain = engine.plan(SpeechRequest("Hello there")).prompt
+    padded = engine.plan(SpeechRequest(around.format("Hello there"))).prompt
     assert (padded.text, padded.overlay) == (plain.text, plain.overlay)

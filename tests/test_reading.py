@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tts_cli.engine import AudioChunk, CancelToken, Speech, SpeechRequest, load_engine
+from tts_cli.engine import AudioChunk, CancelToken, Speech, SpeechRequest
 from tts_cli.errors import TtsError, UsageError
+from tts_cli.loading import load_engine
 from tts_cli.reading import Mark, Reading
 from tts_cli.utterances import Utterance, utterances
 

@@ -9,14 +9,19 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import pexpect
 import pytest
 import soundfile
 from cli_tools import tts
+from fake_sound import write_module
 from test_hub import Hub
+
+from tts_cli.repl_commands import COMMANDS as COMMANDS_OF_THE_SESSION
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
+INTERACTIVE = [line for line in COMMANDS if re.match(r"tts repl|tts -m \S+ -mm \S+$", line)]
 INSTALLS = [line for line in COMMANDS if line.startswith("pip ")]
 
 
@@ -40,7 +45,7 @@ def sandbox(pair, checkpoint, tmp_path_factory):
     (folder / "voice.toml").write_text(re.search(r"```toml\n(.*?)```", README, re.DOTALL)[1], encoding="utf-8")
     programs = folder / "bin"
     programs.mkdir()
-    for name, words in (("tts", "-m tts_cli.cli.main"), ("python", "")):
+    for name, words in (("tts", "-m tts_cli"), ("python", "")):
         if os.name == "nt":
             (programs / f"{name}.cmd").write_text(f'@"{sys.executable}" {words} %*\n')
         else:
@@ -50,30 +55,54 @@ def sandbox(pair, checkpoint, tmp_path_factory):
         hub.repos["ggml-org/Qwen3-TTS-12Hz-1.7B-Base-GGUF"] = {
             "Qwen3-TTS-Q8_0.gguf": pair[0].read_bytes(), "mmproj-Qwen3-TTS-Q8_0.gguf": pair[1].read_bytes()}
         threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        sound = write_module(folder / "sound", "(fake_sound.device('Speakers'), fake_sound.device('Headset'))")
         yield folder, {
-            **os.environ, "PATH": os.pathsep.join([str(programs), os.environ["PATH"]]), "PYTHONPATH": str(ROOT),
+            **os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "XDG_STATE_HOME": str(folder / "state"),
+            "PATH": os.pathsep.join([str(programs), os.environ["PATH"]]),
+            "PYTHONPATH": os.pathsep.join([str(sound), str(ROOT)]),
             "OMP_NUM_THREADS": "1", "HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "cache"), "NO_PROXY": "*",
             "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
         hub.shutdown()
 
 
-@pytest.mark.parametrize("line", [line.removeprefix("pip install . && ") for line in COMMANDS if line != INSTALLS[1]])
+@pytest.mark.parametrize("line", [line.removeprefix("pip install . && ") for line in COMMANDS
+                                  if line != INSTALLS[1] and line not in INTERACTIVE])
 def test_command(sandbox, line):
     if line.startswith("tts codec decode"):
         np.save(sandbox[0] / "codes.npy", np.ones((3, 16), np.int32))
     folder, environment = sandbox
-    written = re.search(r"(?:-o|>) ([^-\s]\S*)$|-o (\S+) --(?:type|dump-codes)", line)
+    written = re.search(r"(?:-o|>|--output-dir) ([^-\s]\S*)$|-o (\S+) --(?:type|dump-codes)", line)
     outputs = [folder / name for name in written.groups() if name] if written else []
     for path in outputs:
-        path.unlink(missing_ok=True)
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     done = subprocess.run(line, shell=True, cwd=folder, env=environment, capture_output=True, timeout=120)
     # 3 is in order where no seed is given: random weights need not find an end within the budget.
     assert done.returncode in ((0,) if "-s 1" in line or "-o" not in line else (0, 3)), done.stderr.decode()
-    assert bool(outputs) == (not re.match("tts (inspect|bench)", line))
+    assert outputs or re.match(r"tts (inspect|bench|--list-devices)|.*-p \S.*\"$|.*--output-device|.*--lines", line)
     for path in outputs:
         assert path.exists()
         if path.suffix in (".wav", ".flac", ".mp3"):
             assert len(soundfile.read(path)[0]) > 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("line", INTERACTIVE)
+def test_interactive_command(sandbox, line):
+    folder, environment = sandbox
+    child = pexpect.spawn("/bin/sh", ["-c", line], cwd=folder, env=environment, timeout=60, encoding="utf-8")
+    child.expect("tts>")
+    child.sendline("/set max-frames 2")
+    child.sendline("Good morning.")
+    child.expect("0.16 s of audio")
+    for command in ("/voice ref.wav", "/save morning.flac", "/lang english", "/temp 0.5", "/again", "/info", "/quit"):
+        child.sendline(command)
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
+def test_every_command_of_the_interactive_mode_is_in_the_table():
+    assert all(re.search(rf"\| .*`/{name}[ `].*\|", README) for name in COMMANDS_OF_THE_SESSION)
 
 
 def test_every_option_is_in_the_table():

@@ -8,7 +8,7 @@ import soundfile
 from clips import cosine, speech_like
 
 from tts_cli.audio.read import read_clip
-from tts_cli.engine import open_engine
+from tts_cli.loading import open_engine
 
 RATE = 24000
 # Room tone at -60 dBFS, as every recording has: bands of digital zero would make codec noise look enormous in the log.

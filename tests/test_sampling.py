@@ -16,8 +16,9 @@ def logits():
     return torch.randn(200, generator=torch.Generator().manual_seed(1)) * 4
 
 
-def test_temperature_zero_is_argmax(logits):
-    assert draw(logits, SamplingOptions(temperature=0)) == {int(logits.argmax())}
+@pytest.mark.parametrize("temperature", [0, 1e-300, 1e-7])
+def test_temperature_zero_is_argmax(logits, temperature):
+    assert draw(logits, SamplingOptions(temperature)) == {int(logits.argmax())}
 
 
 def test_tiny_temperature_does_not_overflow(logits):

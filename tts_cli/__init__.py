@@ -7,7 +7,7 @@ The names below are the public interface. They are loaded on first use, so that 
 from importlib import import_module
 
 _PUBLIC = {
-    "load_engine": "tts_cli.engine",
+    "load_engine": "tts_cli.loading",
     "Engine": "tts_cli.engine",
     "SpeechRequest": "tts_cli.engine",
     "AudioChunk": "tts_cli.engine",

@@ -2,14 +2,16 @@
 
 import os
 import statistics
+import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tts_cli.engine import SpeechRequest, SpeechResult
+from tts_cli.errors import TtsError
 
 TEXT = "The quick brown fox jumps over the lazy dog, and the dog does not mind at all."
 EARLY_FRAME = 20
@@ -25,6 +27,10 @@ class BenchResult:
     load_seconds    opening both files and reading all weights
     prefill_ms      the talker's pass over the prompt
     first_audio_ms  from the call of `speak` to the first samples, prefill included
+    cold_first_audio_ms  from the start of a process `tts -o -` to its first byte of audio; None when not measured
+    jitter_ms       how far chunks arrive off the steady pace of the run, for each |time since the chunk before - frames
+                    x mean time per frame|: "p50" and "p95"; None with fewer than two chunks
+    underruns       times the sound would stop when played at 1x from the first chunk on, without any prebuffer
     frame_ms        mean per frame, prefill left out: "total", the parts, and "rest" (sampling, embeddings, Python)
     early_ms        mean per frame around frame 20, and late_ms around the last: they show what grows; None when short
     weight_gb_per_s talker and predictor weights read per frame (the predictor's 15 times), by the time of both parts
@@ -38,6 +44,9 @@ class BenchResult:
     load_seconds: float
     prefill_ms: float
     first_audio_ms: float
+    cold_first_audio_ms: float | None
+    jitter_ms: dict[str, float] | None
+    underruns: int
     frame_ms: dict[str, float]
     early_ms: float | None
     late_ms: float | None
@@ -47,10 +56,15 @@ class BenchResult:
     device_peak_mb: float | None
 
 
-def bench(open_engine: Callable, frames: int, text: str = TEXT) -> BenchResult:
-    """Open, load, warm up with a few frames, then time `frames` frames. `open_engine()` returns an unloaded engine."""
+def bench(open_engine: Callable, frames: int, text: str = TEXT,
+          cold_command: Sequence[str] | None = None) -> BenchResult:
+    """Open, load, warm up with a few frames, then time `frames` frames. `open_engine()` returns an unloaded engine.
+
+    `cold_command`: a `tts` command line that speaks raw samples to standard output, for the cold start.
+    """
     import torch
 
+    cold = None if cold_command is None else 1000 * cold_start_seconds(cold_command)
     started = time.perf_counter()
     engine = open_engine()
     engine.load()
@@ -69,7 +83,8 @@ def bench(open_engine: Callable, frames: int, text: str = TEXT) -> BenchResult:
     return BenchResult(
         device=str(engine.device), dtype=str(engine.dtype).removeprefix("torch."), threads=torch.get_num_threads(),
         frames=result.frames, load_seconds=load_seconds, prefill_ms=1000 * split.seconds["prefill"],
-        first_audio_ms=1000 * result.first_audio_seconds,
+        first_audio_ms=1000 * result.first_audio_seconds, cold_first_audio_ms=cold,
+        jitter_ms=jitter_ms(probe.arrivals, probe.lengths), underruns=underruns(probe.arrivals, probe.lengths),
         frame_ms={"total": total, **parts, "rest": split_total - sum(parts.values())},
         early_ms=probe.frame_ms(EARLY_FRAME), late_ms=probe.frame_ms(result.frames - WINDOW),
         times_real_time=result.times_real_time, weight_gb_per_s=weight_bytes_per_frame(engine.models) / seconds / 1e9,
@@ -80,8 +95,10 @@ def bench(open_engine: Callable, frames: int, text: str = TEXT) -> BenchResult:
 def _run(engine, text: str, frames: int, synchronize: bool) -> "tuple[SpeechResult, Probe]":
     with Probe(engine, synchronize) as probe:
         speech = engine.speak(SpeechRequest(text, seed=1, max_frames=frames))
-        for _ in speech:
-            pass
+        for chunk in speech:
+            if chunk.samples.size:
+                probe.arrivals.append(time.perf_counter())
+                probe.lengths.append(chunk.samples.size / chunk.sample_rate)
     probe.wall = speech.result.wall_seconds
     return speech.result, probe
 
@@ -90,10 +107,12 @@ class Probe:
     """While entered, adds up the time of each part of the loop and keeps the model from ending the utterance."""
 
     def __init__(self, engine, synchronize: bool):
-        self._models, self._eos, self._device = engine.models, engine.special.codec_eos, engine.device
+        self._models, self._eos, self._device = engine.models, engine.pair.special.codec_eos, engine.device
         self._synchronize = synchronize
         self.seconds: dict[str, float] = defaultdict(float)
         self.frame_starts: list[float] = []
+        self.arrivals: list[float] = []  # of chunks
+        self.lengths: list[float] = []  # s of audio in each
         self.wall = 0.0
 
     def __enter__(self) -> "Probe":
@@ -142,6 +161,38 @@ class Probe:
             return None
         return 1000 * statistics.fmean(b - a for a, b in zip(starts[first:first + WINDOW],
                                                              starts[first + 1:first + WINDOW + 1], strict=True))
+
+
+def cold_start_seconds(command: Sequence[str]) -> float:
+    """From starting a process to its first byte of output. Raises `TtsError` when it ends without any."""
+    started = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
+        first = process.stdout.read(1)
+        seconds = time.perf_counter() - started
+        process.stdout.read()
+    if not first:
+        raise TtsError(f"the process for the cold start ended with {process.returncode} and no audio")
+    return seconds
+
+
+def jitter_ms(arrivals: Sequence[float], lengths: Sequence[float]) -> dict[str, float] | None:
+    """See `BenchResult`; times of arrival and lengths of chunks in seconds."""
+    if len(arrivals) < 2:
+        return None
+    pace = (arrivals[-1] - arrivals[0]) / sum(lengths[1:])
+    off = sorted(1000 * abs(after - before - pace * length)
+                 for before, after, length in zip(arrivals, arrivals[1:], lengths[1:], strict=False))
+    return {f"p{percent}": off[min(len(off) - 1, len(off) * percent // 100)] for percent in (50, 95)}
+
+
+def underruns(arrivals: Sequence[float], lengths: Sequence[float]) -> int:
+    """How often a player that starts with the first chunk runs dry before the next one arrives."""
+    count, dry_at = 0, float("inf")
+    for arrived, length in zip(arrivals, lengths, strict=True):
+        late = arrived > dry_at
+        count += late
+        dry_at = (arrived if late or dry_at == float("inf") else dry_at) + length
+    return count
 
 
 def weight_bytes_per_frame(models) -> int:

@@ -19,6 +19,7 @@ from tts_cli.errors import TtsError, UsageError
 if TYPE_CHECKING:  # `tts --help` reads the request's fields and must not pay for numpy
     import numpy as np
 
+    from tts_cli.kokoro.voices import KokoroVoice
     from tts_cli.voices import Voice
 
 FINISH_REASONS = ("eos", "limit", "cancelled")
@@ -37,24 +38,30 @@ class SpeechRequest:
     """One utterance: what to say and how. Checked once, here.
 
     `None` means "the model's own default" for sampling values, "random" for the seed and "grows with the text" for
-    `max_frames`. Raises `UsageError` naming the field, the value and what is allowed.
+    `max_frames`. `voice`: a clone (Qwen3-TTS), or a name or mix such as "af_heart:0.7,am_michael:0.3" or a pack
+    (Kokoro), or a speaker's name (CustomVoice). `instruct`: how to speak, in words (CustomVoice and
+    VoiceDesign). Raises `UsageError` naming the field, the value and what is allowed.
     """
 
     text: str
     language: str = _option("auto", "language by name or two-letter code")
-    voice: Voice | None = None
+    voice: Voice | KokoroVoice | str | None = None
     text_mode: str | None = _option(None, "text layout", choices=TEXT_MODES)
-    temperature: float | None = _option(None, "talker temperature, 0 = greedy", low=0.0)
+    temperature: float | None = _option(None, "talker temperature, 0 = greedy", low=0.0, high=100.0)
     top_k: int | None = _option(None, "talker: keep the k most likely codes, 0 = all", low=0)
     top_p: float | None = _option(None, "talker: keep the most likely codes up to this probability", low=0.0, high=1.0)
-    repeat_penalty: float | None = _option(None, "penalty on codes already spoken, 1 = none", above=0.0)
-    sub_temperature: float | None = _option(None, "code predictor temperature, 0 = greedy", low=0.0)
+    repeat_penalty: float | None = _option(None, "penalty on codes already spoken, 1 = none", low=0.01, high=100.0)
+    sub_temperature: float | None = _option(None, "code predictor temperature, 0 = greedy", low=0.0, high=100.0)
     sub_top_k: int | None = _option(None, "code predictor: keep the k most likely codes, 0 = all", low=0)
     sub_top_p: float | None = _option(None, "code predictor: keep up to this probability", low=0.0, high=1.0)
     greedy: bool = _option(False, "always take the most likely code (the penalty still acts)")
     seed: int | None = _option(None, "same seed, same bytes", low=0, high=2**63 - 1)
     max_frames: int | None = _option(None, "stop after this many frames of 80 ms", low=1)
     chunk_frames: tuple[int, ...] = _option(CHUNK_FRAMES, "frames per chunk, the last number repeats", low=1)
+    instruct: str | None = None
+    speed: float = _option(1.0, "how fast to speak", low=0.25, high=4.0)
+    phonemes: bool = _option(False, "the text is phonemes, not words")
+    early: bool = _option(True, "begin with a short clause, so that the first sound is there soon")
 
     def __post_init__(self):
         for f in fields(self):
@@ -83,6 +90,15 @@ def _check_value(name: str, value, rule) -> None:
 
 
 @dataclass(frozen=True)
+class Word:
+    """A word as it was written, with its punctuation, and when it sounds, in seconds."""
+
+    start: float
+    end: float
+    text: str
+
+
+@dataclass(frozen=True)
 class AudioChunk:
     """A run of consecutive samples.
 
@@ -90,12 +106,14 @@ class AudioChunk:
     sample_rate    Hz, the model's own
     codes          int32 [frames, books] that made the samples, or None for engines without codes
     finish_reason  None, except in the last chunk of an utterance: "eos", "limit" or "cancelled"
+    words          those that begin in this chunk, timed from its first sample; none for engines that do not know
     """
 
     samples: np.ndarray
     sample_rate: int
     codes: np.ndarray | None = None
     finish_reason: str | None = None
+    words: tuple[Word, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,6 +137,11 @@ class SpeechResult:
     def times_real_time(self) -> float:
         """Seconds of audio made per second of wall time."""
         return self.audio_seconds / self.wall_seconds if self.wall_seconds else 0.0
+
+    def __str__(self) -> str:
+        first = "none" if self.first_audio_seconds is None else f"{1000 * self.first_audio_seconds:.0f} ms"
+        return (f"{self.audio_seconds:.2f} s of audio in {self.wall_seconds:.2f} s ({self.times_real_time:.2f} x "
+                f"real time), first audio {first}, finish {self.finish_reason}, seed {self.seed}")
 
 
 class CancelToken:
@@ -186,6 +209,10 @@ class Engine(Protocol):
     """A model behind the one generator. `check` needs no weights; `speak` loads them when that was not done."""
 
     sample_rate: int
+    paths: list[Path]        # the model's files, which no output may overwrite
+    languages: list[str]     # besides "auto"
+    voice_names: list[str]   # what `SpeechRequest.voice` may name; empty when there are none
+    unused: frozenset[str]   # fields of a request that make no difference here
 
     def check(self, request: SpeechRequest) -> None:
         """Refuse, before any weight is read, what `speak` could not do. Raises `UsageError`."""
@@ -199,22 +226,8 @@ class Engine(Protocol):
     def voice_from_clip(self, clip: np.ndarray, name: str) -> Voice:
         """Clone: mono float32 samples at `sample_rate` to a `Voice`. Raises `UsageError` if the model cannot."""
 
+    def voice_from_file(self, path: Path) -> KokoroVoice:
+        """A voice that was saved. Raises `UsageError` if the model has no such files, or `ModelFileError`."""
 
-def open_engine(model: str | Path, mmproj: str | Path | None = None, *, device: str = "auto",
-                dtype: str = "auto") -> Engine:
-    """Open a GGUF pair and check it (headers only); weights are read by `load` or the first `speak`.
-
-    `mmproj` may be left out when exactly one `mmproj*.gguf` lies beside the talker. `device`: auto, cpu, cuda,
-    cuda:N or mps. `dtype`: auto, float32 or bfloat16. Raises `UsageError` or `ModelFileError`.
-    """
-    from tts_cli.qwen3tts.engine import Qwen3TTSEngine
-
-    return Qwen3TTSEngine.open(model, mmproj, device=device, dtype=dtype)
-
-
-def load_engine(model: str | Path, mmproj: str | Path | None = None, *, device: str = "auto",
-                dtype: str = "auto") -> Engine:
-    """`open_engine` and read the weights."""
-    engine = open_engine(model, mmproj, device=device, dtype=dtype)
-    engine.load()
-    return engine
+    def describe(self) -> list[str]:
+        """What runs, in lines a person reads."""

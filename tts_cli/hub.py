@@ -1,21 +1,23 @@
-"""Model files from the Hugging Face hub: which two files of a repository to take, and the shared cache they lie in."""
+"""Model files from the Hugging Face hub: which files of a repository to take, and the shared cache they lie in."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from tts_cli.errors import TtsError, UsageError
 
 TALKER_CHOICE = ("Q8_0", "Q4_K_M")
 MMPROJ_CHOICE = ("Q8_0", "F16", "BF16", "F32")  # after the talker's own
+_CONFIG = "config.json"
+_KOKORO_WEIGHTS = ("kokoro-v1_0.safetensors", "kokoro-v1_0.pth")
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _REPO = re.compile(rf"({_PART}/{_PART})(?::([A-Za-z0-9_]+))?")
 _QUANT = re.compile(r"(?:^|[-._])((?:IQ|TQ|Q)\d(?:_[A-Z0-9]+)*|BF16|F16|F32|MXFP4|NVFP4)(?=[-._]|$)", re.IGNORECASE)
 _SPLIT = re.compile(r"-\d{5}-of-\d{5}$")
 
 
-def resolve(repo: str) -> tuple[Path, Path]:
-    """Local paths of talker and mmproj of "OWNER/NAME" or "OWNER/NAME:QUANT".
+def resolve(repo: str) -> tuple[Path, Path | None]:
+    """Local paths of talker and mmproj of "OWNER/NAME" or "OWNER/NAME:QUANT", or a Kokoro checkpoint's folder and None.
 
     Downloads what the cache lacks (a dropped connection is taken up again where it broke off); without a network the
     cache alone is used. Raises `UsageError` for a name, repository or quant there is not, `TtsError` when the hub
@@ -41,29 +43,39 @@ def resolve(repo: str) -> tuple[Path, Path]:
         cached = _cached(name)
         if not cached:
             raise TtsError(f"cannot reach the model hub ({_reason(error)}), and {name} is not in the cache; check the "
-                           "connection, or download both files elsewhere and give them with -m and -mm") from error
+                           "connection, or download the files elsewhere and give them with -m and -mm") from error
         try:
-            talker, mmproj = choose(cached, quant, name)
+            chosen = choose(cached, quant, name)
         except UsageError as fault:
             raise TtsError(f"cannot reach the model hub ({_reason(error)}); of what the cache holds, {fault}"
                            ) from error
-        return cached[talker], cached[mmproj]
+        return _located(chosen, [cached[file] for file in chosen])
     paths = []
-    for file in choose(files, quant, name):
+    chosen = choose(files, quant, name)
+    for file in chosen:
         try:
             paths.append(Path(hf_hub_download(name, file)))
         except network_errors as error:
             raise TtsError(f"downloading {file} of {name} failed ({_reason(error)}); "
                            "run the same command again, files already complete are kept") from error
-    return paths[0], paths[1]
+    return _located(chosen, paths)
 
 
-def choose(files: Iterable[str], quant: str | None, repo: str) -> tuple[str, str]:
-    """The talker and the mmproj among a repository's file names.
+def _located(chosen: Sequence[str], paths: Sequence[Path]) -> tuple[Path, Path | None]:
+    return (paths[0].parent, None) if chosen[0] == _CONFIG else (paths[0], paths[1])
+
+
+def choose(files: Iterable[str], quant: str | None, repo: str) -> tuple[str, ...]:
+    """The talker and the mmproj among a repository's file names, or config.json, weights and voices of Kokoro.
 
     Talker: the quant asked for, else Q8_0, Q4_K_M or the only one. mmproj: the talker's quant, else Q8_0, F16, BF16,
     F32 or the only one. Raises `UsageError` saying what there is.
     """
+    files = sorted(files)
+    if kokoro := _kokoro(files):
+        if quant:
+            raise UsageError(f"{repo} is a Kokoro checkpoint, which has no quants; give {repo} alone")
+        return kokoro
     ggufs = sorted(file for file in files if file.lower().endswith(".gguf"))
     whole = [file for file in ggufs if not _SPLIT.search(_stem(file))]
     if not whole:
@@ -84,6 +96,16 @@ def choose(files: Iterable[str], quant: str | None, repo: str) -> tuple[str, str
         raise UsageError(f"{repo} has several mmproj files and none in {', '.join(MMPROJ_CHOICE)}: "
                          f"download one of {', '.join(map(_shown, mmprojs))} and give it with -mm")
     return _single(talkers[chosen], repo), _single(mmprojs[partner], repo)
+
+
+def _kokoro(files: Sequence[str]) -> tuple[str, ...]:
+    """config.json first; empty when these are not the files of a Kokoro checkpoint."""
+    weights = [file for file in _KOKORO_WEIGHTS if file in files]
+    if not weights or _CONFIG not in files:
+        return ()
+    voices = [file for file in files if PurePosixPath(file).parent.as_posix() == "voices"
+              and PurePosixPath(file).suffix in (".pt", ".bin", ".npz", ".safetensors")]
+    return (_CONFIG, weights[0], *voices)
 
 
 def _pick(found: dict[str, list[str]], wanted: Iterable[str], only: bool) -> str | None:

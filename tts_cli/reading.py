@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tts_cli.engine import AudioChunk, CancelToken, Engine, Speech, SpeechRequest
+from tts_cli.engine import AudioChunk, CancelToken, Engine, Speech, SpeechRequest, Word
 from tts_cli.utterances import Utterance
 
 SILENCE_CHUNK = 0.5  # seconds; a long pause can be interrupted, and takes no memory
@@ -29,7 +29,8 @@ class Reading(Speech):
 
     `request` says how; its text is replaced by that of each piece. An explicit `max_frames` counts over the whole
     reading and ends it. Without one, an utterance that hits its automatic limit is cut, noted in `cut`, and the
-    reading goes on. `marks` grows as utterances end. Silence comes as chunks without codes. Only the last chunk has a
+    reading goes on. `marks` grows as utterances end, `words` as words are made by an engine that knows when they sound;
+    both count from the first sample of the reading. Silence comes as chunks without codes. Only the last chunk has a
     finish reason: "cancelled", "limit" when anything was cut, or "eos".
 
     Raises `UsageError` at once for what `Engine.check` refuses in the first utterance, while iterating for a later one.
@@ -40,6 +41,7 @@ class Reading(Speech):
         seed = secrets.randbits(32) if request.seed is None else request.seed
         super().__init__(self._read(), engine.sample_rate, seed)
         self.marks: list[Mark] = []
+        self.words: list[Word] = []
         self.cut: list[int] = []  # indices of utterances, from 0
         self._engine, self._request = engine, replace(request, seed=seed)
         self._cancel = cancel or CancelToken()
@@ -55,12 +57,15 @@ class Reading(Speech):
         while piece is not None and not self._cancel.cancelled:
             start = position
             lead = round(piece.lead * self.sample_rate)
-            for chunk in self._engine.speak(replace(self._request, text=piece.text, max_frames=frames_left),
-                                            self._cancel):
+            request = replace(self._request, text=piece.text, max_frames=frames_left,
+                              early=self._request.early and index == 0)
+            for chunk in self._engine.speak(request, self._cancel):
                 if lead:  # held back until there is sound to follow, which the time to first audio is about
                     yield from self._silence(lead)
                     start = position = position + lead
                     lead = 0
+                self.words += [replace(word, start=position / self.sample_rate + word.start,
+                                       end=position / self.sample_rate + word.end) for word in chunk.words]
                 position += chunk.samples.size
                 if frames_left is not None and chunk.codes is not None:
                     frames_left -= len(chunk.codes)

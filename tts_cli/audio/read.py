@@ -25,6 +25,7 @@ MIN_RATE, MAX_RATE = 4_000, 768_000  # Hz; outside it a header is damaged rather
 # Half the peak-to-peak value, so that a constant offset counts as nothing. -70 dBFS is 10 steps of 16 bits: above the
 # dither and idle noise of a muted recording, below any speech.
 SILENCE_DBFS = -70.0
+LOUDEST_DBFS = 120.0  # floats may pass full scale, even be scaled as 16-bit integers; beyond this they are damage
 QUIET_DBFS = -40.0
 MAX_PIPE_BYTES = 256 << 20
 _BLOCK = 1 << 20  # samples over all channels decoded at a time
@@ -232,6 +233,8 @@ def _check_level(name: str, samples: np.ndarray) -> None:
     if not np.isfinite(samples).all():
         raise UsageError(f"{name}: holds samples that are not numbers (NaN or infinite); export the clip again")
     peak = peak_dbfs(samples)
+    if peak > LOUDEST_DBFS:
+        raise UsageError(f"{name}: its samples are {peak:.0f} dB above full scale, which is no sound; export it again")
     if peak < SILENCE_DBFS:
         found = "nothing but a constant value" if samples.any() and peak == -math.inf else "silence"
         raise UsageError(f"{name}: holds {found} (no sound above {SILENCE_DBFS:.0f} dBFS); pass a clip with speech")

@@ -101,7 +101,8 @@ class AudioWriter:
     """An open output. Nothing appears under the final name until `close`; on an exception nothing ever does.
 
     Pipes and devices are written directly, each `write` flushed; WAV then starts with the header of a stream of unknown
-    length (completed at the end where standard output is a file that can be rewound). To standard output that header goes with the first samples, so a run that fails earlier leaves it empty.
+    length, completed at the end where standard output is a file that can be rewound. That header goes to standard output
+    with the first samples, so a run that fails earlier leaves it empty.
     Every failure of the system (disk full, folder gone) is a `TtsError`; a closed pipe is `ClosedPipe`.
     """
 

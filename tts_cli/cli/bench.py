@@ -1,6 +1,7 @@
 """`tts bench`: print how fast a pair speaks on this machine, and where the time of a frame goes."""
 
 import json as json_module
+import sys
 from dataclasses import asdict
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console
 from tts_cli.cli.sources import locate_pair, resolve_pair, use_threads
-from tts_cli.engine import open_engine
+from tts_cli.loading import open_engine
 
 FRAME_SECONDS = 0.08
 
@@ -23,14 +24,18 @@ def bench(
     device: o.Device = "auto", dtype: o.Dtype = "auto", threads: o.Threads = None, gpu_layers: o.GpuLayers = None,
     quiet: o.Quiet = False, verbose: o.Verbose = False,
 ) -> None:
-    """Measure load, prefill, ms per frame by part, first audio, memory bandwidth and peak memory."""
+    """Measure load, prefill, ms per frame by part, first audio, chunk jitter, memory bandwidth and peak memory."""
     console = Console(quiet, verbose)
     talker, projector = resolve_pair(locate_pair(ctx, model, mmproj, hf_repo), console)
     from tts_cli import bench as measure
 
     use_threads(threads)
     console.detail(f"speaking {frames} frames ({frames * FRAME_SECONDS:.1f} s of audio)")
-    result = measure.bench(lambda: open_engine(talker, projector, device=device, dtype=dtype), frames)
+    cold = [sys.executable, "-m", "tts_cli", "-p", measure.TEXT, "-n", "2", "-s", "1", "-q", "-o", "-",
+            "--format", "pcm", "-m", str(talker), *(["-mm", str(projector)] if projector else []),
+            "--device", device, "--dtype", dtype, *(["-t", str(threads)] if threads else [])]
+    result = measure.bench(lambda: open_engine(talker, projector, device=device, dtype=dtype), frames,
+                           cold_command=cold)
     print(json_module.dumps(asdict(result), indent=2) if json else _table(result))
 
 
@@ -40,12 +45,16 @@ def _table(result) -> str:
         ("device", f"{result.device}, {result.dtype}, {result.threads} threads"),
         ("load", f"{result.load_seconds:.2f} s"),
         ("prefill", f"{result.prefill_ms:.0f} ms"),
-        ("first audio", f"{result.first_audio_ms:.0f} ms"),
+        ("first audio", f"{result.first_audio_ms:.0f} ms (cold, from the start of the process: "
+                        f"{result.cold_first_audio_ms:.0f} ms)"),
         ("per frame", f"{result.frame_ms['total']:.1f} ms  ({per_frame})"),
         ("speed", f"{result.times_real_time:.2f} x real time over {result.frames} frames"),
+        ("underruns", f"{result.underruns} when played from the first chunk on"),
         ("weights read", f"{result.weight_gb_per_s:.1f} GB/s (talker and predictor)"),
         ("peak memory", f"{result.peak_rss_mb:.0f} MB"),
     ]
+    if result.jitter_ms is not None:
+        rows.insert(6, ("chunk jitter", f"p50 {result.jitter_ms['p50']:.1f} ms, p95 {result.jitter_ms['p95']:.1f} ms"))
     if result.early_ms is not None:
         rows.insert(5, ("growth", f"{result.early_ms:.1f} ms near frame 20, {result.late_ms:.1f} ms at the end"))
     if result.device_peak_mb is not None:

@@ -35,7 +35,7 @@ def decode(
 ) -> None:
     """Turn codes (as --dump-codes writes them) into audio: 80 ms per frame."""
     from tts_cli.audio.write import check_output, choose_format, open_writer
-    from tts_cli.qwen3tts.engine import open_codec
+    from tts_cli.qwen3tts.codec import open_codec
 
     console = Console(quiet, verbose)
     format = choose_format(output, format)
@@ -63,7 +63,7 @@ def embed(
 
     from tts_cli.audio.read import read_clip
     from tts_cli.audio.write import check_output
-    from tts_cli.qwen3tts.engine import open_codec
+    from tts_cli.qwen3tts.codec import open_codec
 
     console = Console(quiet, verbose)
     check_output(output, inputs=[Path(clip), Path(mmproj)])

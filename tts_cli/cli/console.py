@@ -1,7 +1,11 @@
 """What people read, on stderr; standard output is for audio, tables and JSON."""
 
+import contextlib
+import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator
 
 
 class Console:
@@ -27,7 +31,8 @@ class Console:
         return not self.quiet and sys.stderr.isatty()
 
     def audio_progress(self):
-        """A context manager whose `advance(seconds of audio)` redraws one line; silent unless stderr is a terminal."""
+        """A context manager whose `advance(seconds of audio, number of the utterance)` redraws one line; silent unless
+        stderr is a terminal."""
         return _AudioProgress(self.shows_progress)
 
     def byte_progress(self, label: str):
@@ -40,20 +45,43 @@ def error_line(message: object) -> None:
     print("tts: error:", " ".join(str(message).split()), file=sys.stderr, flush=True)
 
 
+@contextlib.contextmanager
+def one_interrupt() -> Iterator[None]:
+    """The first Ctrl-C raises `KeyboardInterrupt`; later ones are ignored, so that they cannot cut short the cleaning
+    up, which takes milliseconds."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupted(number, frame):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class _AudioProgress:
     def __init__(self, shown: bool):
         self._shown = shown
+        self._utterance = 1
 
     def __enter__(self):
         from tqdm import tqdm
 
         self._started = time.perf_counter()
         self._bar = tqdm(disable=not self._shown, file=sys.stderr, leave=False, mininterval=0.2,
-                         bar_format="{n:.1f} s of audio in {elapsed}{postfix}")
+                         bar_format="{desc}{n:.1f} s of audio in {elapsed}{postfix}")
         return self
 
-    def advance(self, seconds: float) -> None:
+    def advance(self, seconds: float, utterance: int = 1) -> None:
         if self._shown:
+            if utterance > self._utterance:
+                self._utterance = utterance
+                self._bar.set_description_str(f"utterance {utterance}: ")
             wall = time.perf_counter() - self._started
             self._bar.set_postfix_str(f"{(self._bar.n + seconds) / max(wall, 1e-9):.2f} x real time", refresh=False)
             self._bar.update(seconds)

@@ -104,7 +104,7 @@ def _describe_mmproj(file) -> dict:
 
 def describe_pair(paths: list[Path], reports: list[dict]) -> dict:
     """Whether two files are one talker and one mmproj that fit each other, and why not."""
-    from tts_cli.engine import open_engine
+    from tts_cli.loading import open_engine
 
     by_role = {report["role"]: path for report, path in zip(reports, paths, strict=True)}
     if set(by_role) != {"talker", "mmproj"}:

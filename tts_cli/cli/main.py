@@ -3,23 +3,27 @@
 import contextlib
 import errno
 import os
+import signal
 import sys
 import traceback
+from typing import NoReturn
 
 import typer
 
-from tts_cli.cli import bench, codec, convert, inspect
+from tts_cli.background import any_busy
+from tts_cli.cli import bench, codec, convert, inspect, repl
 from tts_cli.cli.console import error_line
 from tts_cli.cli.speak import speak
 from tts_cli.errors import TtsError
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
+EXIT_CLOSED_PIPE = 141  # what a shell shows for a program that SIGPIPE ended
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False,
                   context_settings={"help_option_names": ["-h", "--help"]})
 app.callback(invoke_without_command=True)(speak)
-for verb in (convert.convert, inspect.inspect, bench.bench):
+for verb in (repl.repl, convert.convert, inspect.inspect, bench.bench):
     app.command(rich_help_panel="Verbs")(verb)
 app.add_typer(codec.app, name="codec", rich_help_panel="Verbs")
 
@@ -35,8 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
         code = app(args=arguments, prog_name="tts", standalone_mode=False) or 0
         return _interrupted() if code == EXIT_INTERRUPTED else code
     except TtsError as error:
-        if not _is_closed_pipe(error):
-            error_line(error)
+        if _is_closed_pipe(error):
+            return EXIT_CLOSED_PIPE
+        error_line(error)
         return error.exit_code
     except _CommandLineError as error:
         error_line(f"{error.format_message()} (tts --help lists the options)")
@@ -47,6 +52,19 @@ def main(arguments: list[str] | None = None) -> int:
         return _failed(error, verbose=bool({"-v", "--verbose"} & set(arguments)))
 
 
+def leave(code: int) -> NoReturn:
+    """End the process at once, even while a thread is inside torch (after Ctrl-C): files are closed or removed by now,
+    and an ordinary shutdown would wait for the thread or crash in it."""
+    with contextlib.suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not any_busy():
+        sys.exit(code)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)
+
+
 def _interrupted() -> int:
     print("tts: interrupted", file=sys.stderr, flush=True)
     return EXIT_INTERRUPTED
@@ -55,7 +73,8 @@ def _interrupted() -> int:
 def _failed(error: Exception, verbose: bool) -> int:
     if _is_closed_pipe(error):
         _forget_standard_output()
-    elif verbose:
+        return EXIT_CLOSED_PIPE
+    if verbose:
         traceback.print_exception(error)
     elif isinstance(error, OSError) and error.strerror:
         error_line(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
@@ -89,4 +108,4 @@ def _tolerate_narrow_encodings() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -13,7 +13,7 @@ import typer
 
 import tts_cli
 from tts_cli.cli.config import use_config
-from tts_cli.engine import SpeechRequest
+from tts_cli.engine import CHUNK_FRAMES, SpeechRequest
 from tts_cli.errors import UsageError
 
 _RULES = {f.name: f.metadata for f in fields(SpeechRequest) if f.metadata}
@@ -104,15 +104,39 @@ Seed = Annotated[int | None, _request(
 MaxFrames = Annotated[int | None, _request(
     "max_frames", "--max-frames", "-n", panel="Sampling", metavar="FRAMES", default="grows with the text")]
 
+MaxChars = Annotated[int | None, _option(
+    "--max-chars", panel="Long text", metavar="N", default="200",
+    help="Longest utterance in characters: longer text is spoken in several, whole sentences together where they fit")]
+Gap = Annotated[float | None, _option(
+    "--gap", panel="Long text", metavar="SECONDS", default="0.25, at paragraphs 0.6",
+    help="Silence between two utterances")]
+Srt = Annotated[str | None, _option(
+    "--srt", panel="Long text", metavar="FILE.srt", default="none", help="Write subtitles, one per utterance")]
+Vtt = Annotated[str | None, _option(
+    "--vtt", panel="Long text", metavar="FILE.vtt", default="none", help="Write subtitles as WebVTT")]
+
 Output = Annotated[str | None, _option(
     "--output", "-o", panel="Output", metavar="FILE|-", default="none",
-    help="Audio file to write: .wav .flac .mp3 .ogg .opus .pcm .f32; - streams WAV to standard output")]
+    help="Audio file to write: .wav .flac .mp3 .ogg .opus .pcm .f32; - streams WAV to standard output; "
+         "without it the speech is played")]
 Format = Annotated[str | None, _option(
     "--format", panel="Output", metavar="wav|wav24|wavf32|flac|mp3|ogg|opus|pcm|f32", default="from the extension",
     help="Audio format; wav is 16-bit")]
 DumpCodes = Annotated[str | None, _option(
     "--dump-codes", panel="Output", metavar="FILE.npy", default="none",
     help="Also write the codes, int32 (frames, 16)")]
+ChunkFrames = Annotated[str | None, _request(
+    "chunk_frames", "--chunk-frames", panel="Output", metavar="N,N,...", default="1,1,2,4,8,12")]
+Lines = Annotated[bool, _flag(
+    "--lines", panel="Output", help="Speak every line of standard input as it arrives, until its end")]
+OutputDir = Annotated[str | None, _option(
+    "--output-dir", panel="Output", metavar="DIR", default="none",
+    help="With --lines: write a file per line, numbered like the lines (0001.wav ...)")]
+Play = Annotated[bool, _flag("--play", panel="Sound", help="Play what -o writes, too")]
+OutputDevice = Annotated[str | None, _option(
+    "--output-device", panel="Sound", metavar="NAME|INDEX", default="the system's default",
+    help="Sound device to play on: a number or a part of a name that --list-devices shows")]
+ListDevices = Annotated[bool, _flag("--list-devices", panel="Sound", help="List the sound devices and stop")]
 Quiet = Annotated[bool, _flag("--quiet", "-q", panel="Output", help="Print nothing but errors")]
 Verbose = Annotated[bool, _flag("--verbose", "-v", panel="Output", help="Print what is going on; tracebacks too")]
 
@@ -131,8 +155,19 @@ Version = Annotated[bool, typer.Option(
 FLAGS = {
     "language": "--lang", "text_mode": "--text-mode", "temperature": "--temp", "top_k": "--top-k", "top_p": "--top-p",
     "repeat_penalty": "--repeat-penalty", "sub_temperature": "--sub-temp", "sub_top_k": "--sub-top-k",
-    "sub_top_p": "--sub-top-p", "seed": "--seed", "max_frames": "--max-frames",
+    "sub_top_p": "--sub-top-p", "seed": "--seed", "max_frames": "--max-frames", "chunk_frames": "--chunk-frames",
+    "max_chars": "--max-chars", "gap": "--gap",
 }
+
+
+def parse_chunk_frames(given: str | None) -> tuple[int, ...]:
+    """"1,1,2" as numbers; the schedule of the engine when nothing was given. Raises `UsageError`."""
+    if given is None:
+        return CHUNK_FRAMES
+    try:
+        return tuple(int(part) for part in given.split(","))
+    except ValueError:
+        raise UsageError(f"--chunk-frames: {given!r} is not a list of whole numbers such as 1,2,4,12") from None
 
 
 @contextlib.contextmanager

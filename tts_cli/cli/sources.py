@@ -2,16 +2,19 @@
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
 from tts_cli.cli.console import Console
 from tts_cli.cli.options import only_one
+from tts_cli.engine import Engine
 from tts_cli.errors import UsageError
+from tts_cli.loading import open_engine
 from tts_cli.text import clean_text, decode_text
 
-MAX_TEXT_BYTES = 1 << 20
+MAX_TEXT_BYTES = 16 << 20
 NO_MODEL = ("no model: give -m TALKER.gguf (and -mm MMPROJ.gguf), or -hf OWNER/NAME[:QUANT] to download a pair, "
             "or --config FILE.toml that sets one of them")
 
@@ -51,7 +54,7 @@ def _read_file(path: Path) -> bytes:
 
 def _decoded(raw: bytes, where: str) -> str:
     if len(raw) > MAX_TEXT_BYTES:
-        raise UsageError(f"{where}: the text is longer than {MAX_TEXT_BYTES // 1024} KiB; speak it in parts")
+        raise UsageError(f"{where}: the text is longer than {MAX_TEXT_BYTES >> 20} MiB; speak it in parts")
     return decode_text(raw, where)
 
 
@@ -82,6 +85,28 @@ def resolve_pair(pair: tuple[str, str | None] | str, console: Console) -> tuple[
         talker, mmproj = resolve(pair)
         return str(talker), str(mmproj)
     return pair
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """Which model to speak with, and on what; `pair` is what `locate_pair` found."""
+
+    pair: tuple[str, str | None] | str
+    device: str
+    dtype: str
+    threads: int | None
+    gpu_layers: str | None
+
+    def open(self, console: Console) -> Engine:
+        """Download when needed, set the threads, read the headers: not the weights. Imports torch."""
+        talker, mmproj = resolve_pair(self.pair, console)
+        use_threads(self.threads)
+        engine = open_engine(talker, mmproj, device=self.device, dtype=self.dtype)
+        for line in engine.describe():
+            console.detail(line)
+        if self.gpu_layers is not None:
+            console.detail(f"-ngl {self.gpu_layers} is ignored: --device decides where to compute")
+        return engine
 
 
 def use_threads(threads: int | None) -> int:

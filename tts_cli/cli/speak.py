@@ -1,43 +1,27 @@
-"""`tts -p TEXT -o FILE`: the bare command speaks.
+"""`tts -p TEXT`: the bare command speaks, aloud or into a file or pipe; alone on a terminal it is interactive.
 
-Everything that can be refused is refused before a weight is read: text, options, output, clip, files, language.
+Everything that can be refused is refused before a weight is read: text, options, outputs, sound device, clip, files,
+language. The model works on a thread of its own (`background`), so Ctrl-C is answered at any moment.
 """
 
-import contextlib
-import os
-from collections.abc import Sequence
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
 
+from tts_cli.background import Worker
 from tts_cli.cli import options as o
-from tts_cli.cli.console import Console
-from tts_cli.cli.files import whole_file
-from tts_cli.cli.sources import locate_pair, read_text, resolve_pair, use_threads
-from tts_cli.engine import SpeechRequest, SpeechResult, open_engine
+from tts_cli.cli.console import Console, one_interrupt
+from tts_cli.cli.sinks import Outputs, Sinks, open_sinks
+from tts_cli.cli.sources import ModelChoice, locate_pair, read_text
+from tts_cli.engine import CancelToken, Engine, SpeechRequest
 from tts_cli.errors import UsageError
+from tts_cli.utterances import PARAGRAPH_GAP, estimate_seconds, utterances
 
+EXIT_LOST = 1
 EXIT_CUT = 3
-
-
-@dataclass(frozen=True)
-class _Outputs:
-    path: str
-    format: str
-    codes: str | None
-
-    def check(self, inputs: Sequence[str | Path | None]) -> None:
-        from tts_cli.audio.write import check_output
-
-        read = [Path(path) for path in inputs if path and path != "-"]
-        check_output(self.path, inputs=read)
-        if self.codes is not None:
-            if self.codes == "-":
-                raise UsageError("--dump-codes: standard output is for audio; give a file name")
-            if os.path.realpath(self.codes) == os.path.realpath(self.path):
-                raise UsageError("--dump-codes and --output name the same file")
-            check_output(self.codes, inputs=read)
+NAMES = {None: "played", "-": "standard output"}
 
 
 def speak(
@@ -51,43 +35,150 @@ def speak(
     temp: o.Temp = None, top_k: o.TopK = None, top_p: o.TopP = None, repeat_penalty: o.RepeatPenalty = None,
     sub_temp: o.SubTemp = None, sub_top_k: o.SubTopK = None, sub_top_p: o.SubTopP = None,
     greedy: o.Greedy = False, seed: o.Seed = None, max_frames: o.MaxFrames = None,
-    output: o.Output = None, format: o.Format = None, dump_codes: o.DumpCodes = None,
+    max_chars: o.MaxChars = None, gap: o.Gap = None, srt: o.Srt = None, vtt: o.Vtt = None,
+    output: o.Output = None, format: o.Format = None, chunk_frames: o.ChunkFrames = None,
+    dump_codes: o.DumpCodes = None, lines: o.Lines = False, output_dir: o.OutputDir = None,
+    play: o.Play = False, output_device: o.OutputDevice = None, list_devices: o.ListDevices = False,
     quiet: o.Quiet = False, verbose: o.Verbose = False, version: o.Version = False,
 ) -> int:
-    """Speak TEXT with a Qwen3-TTS model (two GGUF files) into an audio file.
+    """Speak TEXT with a Qwen3-TTS model (two GGUF files), aloud or into an audio file; alone: interactive.
 
-    Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 cut at the automatic frame budget, 130 interrupted.
+    Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 cut at the automatic frame budget, 130 interrupted,
+    141 the reader of the pipe went away.
     """
     if ctx.invoked_subcommand is not None:
         _refuse_options_before_a_verb(ctx)
         return 0
+    if list_devices:
+        return print_devices()
     console = Console(quiet, verbose)
-    pair = locate_pair(ctx, model, mmproj, hf_repo)
-    if output is None:
-        raise UsageError("say where to write: -o out.wav, or -o - for WAV on standard output")
+    choice = ModelChoice(locate_pair(ctx, model, mmproj, hf_repo), device, dtype, threads, gpu_layers)
     speaker_file = o.only_one(ctx, {"speaker_file": speaker_file, "no_voice": no_voice})["speaker_file"]
     with o.flags_named():
         request = SpeechRequest(
-            text=read_text(ctx, prompt, file), language=lang, text_mode=text_mode,
+            text="", language=lang, text_mode=text_mode,
             temperature=temp, top_k=top_k, top_p=top_p, repeat_penalty=repeat_penalty,
             sub_temperature=sub_temp, sub_top_k=sub_top_k, sub_top_p=sub_top_p,
-            greedy=greedy, seed=seed, max_frames=max_frames)
-    outputs = _checked_outputs(output, format, dump_codes, [file, speaker_file, model, mmproj])
-    clip = _read_clip(speaker_file)
+            greedy=greedy, seed=seed, max_frames=max_frames, chunk_frames=o.parse_chunk_frames(chunk_frames))
+    manner = Manner(request, speaker_file, max_chars, gap)
+    outputs = Outputs(output, format, dump_codes, srt, vtt, play or (output is None and output_dir is None),
+                      output_device)
+    if lines or output_dir is not None:
+        from tts_cli.cli.lines import speak_lines
 
-    talker, projector = resolve_pair(pair, console)
-    threads = use_threads(threads)
-    engine = open_engine(talker, projector, device=device, dtype=dtype)
-    outputs.check([engine.files.talker.path, engine.files.mmproj.path])
+        if not lines:
+            raise UsageError("--output-dir needs --lines; one text goes to -o FILE")
+        _refuse_with("--lines reads texts from standard input and writes only audio", prompt=prompt, file=file,
+                     dump_codes=dump_codes, srt=srt, vtt=vtt)
+        return speak_lines(choice, manner, outputs, output_dir, console)
+    if _is_interactive(prompt, file, output):
+        _refuse_with("give -p TEXT, -f FILE or text on standard input with it",
+                     dump_codes=dump_codes, srt=srt, vtt=vtt, format=format)
+        from tts_cli.cli.repl import interact
+
+        return interact(choice, manner, output_device, console)
+    text = read_text(ctx, prompt, file)
+    pieces = manner.pieces(text)
+    if outputs.device is not None and not outputs.play:
+        raise UsageError("--output-device needs --play when -o is given")
+    inputs = [file, speaker_file, model, mmproj]
+    outputs = outputs.checked(inputs)
+    clip = manner.read_clip()
+    with one_interrupt(), Worker() as worker:
+        engine = worker.call(ready, choice, manner, next(pieces).text, outputs, console)
+        return speak_text(engine, worker, manner.with_voice_of(engine, worker, clip), text, outputs, console)
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How to speak: the request without its text, whose voice, and how long text is divided (None: the defaults)."""
+
+    request: SpeechRequest
+    speaker_file: str | None = None
+    max_chars: int | None = None
+    gap: float | None = None
+
+    def pieces(self, text: str):
+        """The utterances of a text, made as they are needed. Raises `UsageError` when there is nothing to speak."""
+        given = {} if self.max_chars is None else {"max_chars": self.max_chars}
+        if self.gap is not None:  # a paragraph's pause is never the shorter one
+            given |= {"gap": self.gap, "paragraph_gap": max(self.gap, PARAGRAPH_GAP)}
+        with o.flags_named():
+            return utterances(text, **given)
+
+    def read_clip(self):
+        """Samples of the voice to clone, or None."""
+        if self.speaker_file is None:
+            return None
+        from tts_cli.audio.read import read_clip
+
+        return read_clip(self.speaker_file)
+
+    def with_voice_of(self, engine: Engine, worker: Worker, clip) -> "Manner":
+        if clip is None:
+            return self
+        voice = worker.call(engine.voice_from_clip, clip, Path(self.speaker_file).stem)
+        return replace(self, request=replace(self.request, voice=voice))
+
+
+def ready(choice: ModelChoice, manner: Manner, text: str, outputs: Outputs, console: Console) -> Engine:
+    """The engine, loaded, after everything that could be refused was."""
+    engine = choice.open(console)
+    outputs.check_files(engine.paths)
     with o.flags_named():
-        engine.check(request)
-    _say_what_runs(engine, threads, gpu_layers, console)
-    if clip is not None:
-        request = replace(request, voice=engine.voice_from_clip(clip, Path(speaker_file).stem))
-        engine.check(request)
+        engine.check(replace(manner.request, text=text))
     engine.load()
-    result = _write(engine, request, outputs, console)
-    return _report(result, request, outputs, console)
+    return engine
+
+
+def speak_text(engine: Engine, worker: Worker, manner: Manner, text: str, outputs: Outputs, console: Console) -> int:
+    """Consume the one generator into everything asked for. Returns the exit code."""
+    from tts_cli.reading import Reading
+
+    cancel = CancelToken()
+    with open_sinks(outputs, engine.sample_rate, console, estimate_seconds(text)) as sinks:
+        reading = Reading(engine, manner.request, manner.pieces(text), cancel)
+        with console.audio_progress() as progress, worker.ahead(reading, cancel) as chunks:
+            ended, seconds = 0, 0.0
+            for chunk in chunks:
+                sinks.write(chunk, cancel)
+                while ended < len(reading.marks) and reading.marks[ended].end <= seconds:
+                    ended += 1
+                progress.advance(chunk.samples.size / chunk.sample_rate, ended + 1)
+                seconds += chunk.samples.size / chunk.sample_rate
+        sinks.finish(reading.marks)
+        sinks.drain(cancel)
+    return report(reading, manner.request, sinks, console, NAMES.get(outputs.path, outputs.path))
+
+
+def report(reading, request: SpeechRequest, sinks: Sinks, console: Console, where: str) -> int:
+    """Say how it went, on stderr. Returns the exit code."""
+    result = reading.result
+    cut = result.finish_reason == "limit"
+    if cut and len(reading.marks) > 1 and reading.cut:
+        numbers = ", ".join(str(number + 1) for number in reading.cut)
+        console.warning(f"truncated in utterance {numbers}: the model had not ended the speech at the automatic budget")
+    elif cut:
+        advice = "raise -n to let it go on" if request.max_frames else "give -n FRAMES to allow more"
+        console.warning(f"truncated after {result.frames} frames ({result.audio_seconds:.2f} s): the model had not "
+                        f"ended the speech; {advice}")
+    parts = f", {len(reading.marks)} utterances" if len(reading.marks) > 1 else ""
+    console.note(f"{where}: {result}{parts}")
+    if sinks.outputs.play:
+        console.detail(f"underruns: {sinks.underruns}")
+    if sinks.lost is not None:
+        return EXIT_LOST
+    return EXIT_CUT if cut and request.max_frames is None else 0
+
+
+def print_devices() -> int:
+    """`--list-devices`: a table on standard output, the default marked with a star."""
+    from tts_cli.audio.play import output_devices
+
+    for device in output_devices():
+        star = "*" if device.is_default else " "
+        print(f"{star}{device.index:>4}  {device.name}  ({device.host_api}, {device.default_rate:.0f} Hz)")
+    return 0
 
 
 def _refuse_options_before_a_verb(ctx: typer.Context) -> None:
@@ -96,65 +187,12 @@ def _refuse_options_before_a_verb(ctx: typer.Context) -> None:
         raise UsageError(f"{', '.join(lost)} before the verb {ctx.invoked_subcommand}: options of a verb come after it")
 
 
-def _checked_outputs(path: str, format: str | None, codes: str | None, inputs: Sequence[str | None]) -> _Outputs:
-    from tts_cli.audio.write import choose_format
-
-    outputs = _Outputs(path, choose_format(path, format), codes)
-    outputs.check(inputs)
-    return outputs
+def _is_interactive(prompt: str | None, file: str | None, output: str | None) -> bool:
+    nothing_given = prompt is None and file is None and output is None
+    return nothing_given and sys.stdin is not None and sys.stdin.isatty()
 
 
-def _read_clip(speaker_file: str | None):
-    if speaker_file is None:
-        return None
-    from tts_cli.audio.read import read_clip
-
-    return read_clip(speaker_file)
-
-
-def _say_what_runs(engine, threads: int, gpu_layers: str | None, console: Console) -> None:
-    files = engine.files
-    dtype = str(engine.dtype).removeprefix("torch.")
-    console.detail(f"model: {files.talker.path} ({engine.kind}) with {files.mmproj.path}")
-    console.detail(f"device: {engine.device}, {dtype}, {threads} CPU threads")
-    console.detail(f"languages: auto, {', '.join(engine.languages)}")
-    console.detail(f"text mode: {engine.text_mode} unless --text-mode says otherwise")
-    console.detail(f"sampling defaults: {engine.defaults}")
-    if gpu_layers is not None:
-        console.detail(f"-ngl {gpu_layers} is ignored: --device decides where to compute")
-
-
-def _write(engine, request: SpeechRequest, outputs: _Outputs, console: Console) -> SpeechResult:
-    """Consume the one generator into the audio file and, when asked, the codes file."""
-    import numpy as np
-
-    from tts_cli.audio.write import open_writer
-
-    codes = []
-    with contextlib.ExitStack() as stack:
-        codes_file = stack.enter_context(whole_file(outputs.codes)) if outputs.codes else None
-        writer = stack.enter_context(open_writer(outputs.path, outputs.format, engine.sample_rate))
-        progress = stack.enter_context(console.audio_progress())
-        speech = engine.speak(request)
-        for chunk in speech:
-            writer.write(chunk.samples)
-            progress.advance(chunk.samples.size / chunk.sample_rate)
-            if codes_file is not None and chunk.codes is not None:
-                codes.append(chunk.codes)
-        if codes_file is not None:
-            np.save(codes_file, np.concatenate(codes).astype(np.int32) if codes else np.zeros((0, 16), np.int32))
-    return speech.result
-
-
-def _report(result: SpeechResult, request: SpeechRequest, outputs: _Outputs, console: Console) -> int:
-    first = "none" if result.first_audio_seconds is None else f"{1000 * result.first_audio_seconds:.0f} ms"
-    where = "standard output" if outputs.path == "-" else outputs.path
-    cut = result.finish_reason == "limit"
-    if cut:
-        advice = "raise -n to let it go on" if request.max_frames else "give -n FRAMES to allow more"
-        console.warning(f"truncated after {result.frames} frames ({result.audio_seconds:.2f} s): the model had not "
-                        f"ended the speech; {advice}")
-    console.note(f"{where}: {result.audio_seconds:.2f} s of audio in {result.wall_seconds:.2f} s "
-                 f"({result.times_real_time:.2f} x real time), first audio {first}, "
-                 f"finish {result.finish_reason}, seed {result.seed}")
-    return EXIT_CUT if cut and request.max_frames is None else 0
+def _refuse_with(reason: str, **given) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(f"--{name.replace('_', '-')}: {reason}")

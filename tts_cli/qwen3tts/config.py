@@ -10,6 +10,7 @@ from tts_cli.audio.mel import MELS
 from tts_cli.errors import ModelFileError
 from tts_cli.gguf.file import GGUFFile
 from tts_cli.qwen3tts.code2wav import Code2WavConfig
+from tts_cli.qwen3tts.codec_encoder import CodecEncoderConfig
 from tts_cli.qwen3tts.layers import TransformerConfig
 from tts_cli.qwen3tts.sampling import SamplingOptions
 from tts_cli.qwen3tts.speaker_encoder import SpeakerEncoderConfig
@@ -144,6 +145,32 @@ def speaker_encoder_config(file: GGUFFile) -> SpeakerEncoderConfig | None:
         attention=shape("a.asp_tdnn.weight")[0], squeeze=shape("a.blk.1.se_conv1.weight")[0],
         output=shape("mm.a.fc.weight")[0], res2net_scale=scale,
         dilations=_sizes(file, "tts_cli.speaker_encoder.dilations", SpeakerEncoderConfig.dilations))
+
+
+def codec_encoder_config(file: GGUFFile) -> CodecEncoderConfig | None:
+    """None for files without one, such as all of llama.cpp's. Raises `ModelFileError`."""
+    p = "tts_cli.enc."
+    if f"{p}entry.weight" not in file.tensors:
+        return None
+
+    def shape(name: str, dims: int) -> tuple[int, ...]:
+        return file.tensor(f"{p}{name}.weight", (None,) * dims).shape
+
+    default = CodecEncoderConfig
+    books, codes, width = shape("acoustic.codebook", 3)
+    heads = _size(file, "tts_cli.codec_encoder.head_count")
+    filters, _, kernel = shape("entry", 3)
+    squeezed, _, residual_kernel = shape("stage.0.squeeze", 3)
+    return CodecEncoderConfig(
+        filters=filters, hidden=shape("exit", 3)[0], intermediate=shape("blk.0.ffn_up", 2)[0],
+        layers=_size(file, "tts_cli.codec_encoder.block_count", most=_MAX_LAYERS), heads=heads,
+        head_dim=_divide(file, f"{p}blk.0.attn_q.weight", shape("blk.0.attn_q", 2)[0], heads),
+        codebook_width=width, codes=codes, books=books + 1,
+        strides=_sizes(file, "tts_cli.codec_encoder.strides", default.strides),
+        compress=_divide(file, f"{p}stage.0.squeeze.weight", filters, squeezed), kernel=kernel,
+        last_kernel=shape("exit", 3)[2], residual_kernel=residual_kernel,
+        norm_eps=file.get("tts_cli.codec_encoder.norm_epsilon", float, default.norm_eps),
+        rope_theta=file.get("tts_cli.codec_encoder.rope_theta", float, default.rope_theta))
 
 
 def sampling_defaults(file: GGUFFile) -> SamplingDefaults:

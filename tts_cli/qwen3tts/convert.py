@@ -8,6 +8,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -19,7 +20,7 @@ from torch.nn import functional
 from tts_cli.errors import ModelFileError, TtsError, UsageError
 from tts_cli.gguf.write import TYPES, OutputTensor, Progress, replace_when_complete, stored_type, write_gguf
 from tts_cli.qwen3tts.convert_config import ModelConfig, Section, mmproj_metadata, read_config, talker_metadata
-from tts_cli.qwen3tts.convert_names import CODEC, Entry, Shape, mmproj_entries, talker_entries
+from tts_cli.qwen3tts.convert_names import CODEC, OURS, Entry, Shape, mmproj_entries, talker_entries
 from tts_cli.qwen3tts.convert_vocab import Vocabulary, read_vocabulary
 
 __all__ = ["TYPES", "convert", "write_pair"]
@@ -53,6 +54,8 @@ def convert(checkpoint: str | Path, out_dir: str | Path, type: str = "q8_0", *,
                          Section.read(generation) if generation.is_file() else None)
     vocabulary = read_vocabulary(folder, config)
     sources = Sources(folder, config.activation)
+    if not sources.hold(f"{CODEC}encoder."):
+        config = replace(config, dims=replace(config.dims, encoder=None))
     sources.check([*talker_entries(config.dims), *mmproj_entries(config.dims)])
     return write_pair(config, vocabulary, sources.rows, Path(out_dir), _model_name(folder), type, progress)
 
@@ -76,7 +79,7 @@ def write_pair(config: ModelConfig, vocabulary: Vocabulary, rows: Rows, out_dir:
     paths = (out_dir / f"{name}-{type.upper()}.gguf", out_dir / f"mmproj-{name}-{type.upper()}.gguf")
     with replace_when_complete(*paths) as parts:
         title = name.encode("utf-8", "replace").decode("utf-8")  # a folder's name may be no valid text
-        counts = [sum(math.prod(t.shape) for t in tensors) for tensors in (talker, mmproj)]
+        counts = [sum(math.prod(t.shape) for t in tensors if not t.name.startswith(OURS)) for tensors in (talker, mmproj)]
         write_gguf(parts[0], "qwen3tts", talker_metadata(config, vocabulary, title, type, counts[0]), talker, advance)
         write_gguf(parts[1], "clip", mmproj_metadata(config, title, type, counts[1]), mmproj, advance)
     return paths
@@ -153,10 +156,14 @@ class Sources:
         except (SafetensorError, OSError) as error:
             raise ModelFileError(f"cannot read {path}: {_first_line(error)}; download it again") from error
 
+    def hold(self, prefix: str) -> bool:
+        """Whether any tensor's name starts so."""
+        return any(name.startswith(prefix) for name in self._shapes)
+
     def check(self, entries: list[Entry]) -> None:
         """Refuse, listing them, tensors that are missing, unknown or of another shape than config.json says."""
         wanted = {name: shape for entry in entries for name, shape in entry.sources}
-        # The speech tokenizer's encoder half is known, but nothing in the GGUF pair needs it.
+        # Of the speech tokenizer's encoder not everything is used: the last acoustic books, the output projections.
         extra = [n for n in self._shapes if n not in wanted and not n.startswith(f"{CODEC}encoder.")]
         missing = [name for name in wanted if name not in self._shapes]
         shaped = [f"{name} {list(self._shapes[name])} instead of {list(shape)}" for name, shape in wanted.items()

@@ -10,7 +10,7 @@ from gguf import GGUFValueType as V
 
 from tts_cli.errors import ModelFileError
 from tts_cli.gguf.write import FILE_TYPES, KeyValue
-from tts_cli.qwen3tts.convert_names import DAC_DILATIONS, Decoder, Dims, SpeakerDims
+from tts_cli.qwen3tts.convert_names import DAC_DILATIONS, Decoder, Dims, EncoderDims, SpeakerDims
 
 MODEL_TYPES = ("base", "custom_voice", "voice_design")
 # What speaker_encoder_config leaves out: the reference implementation's defaults.
@@ -136,7 +136,8 @@ def read_config(root: Section, codec: Section, generation: Section | None = None
         codebook_dim=wav.size("codebook_dim"), wav_quantizers=wav.size("num_quantizers"),
         latent=wav.size("latent_dim"), dac_dim=wav.size("decoder_dim"),
         upsample_rates=wav.sizes("upsample_rates"), upsample_ratios=wav.sizes("upsampling_ratios"),
-        speaker=_speaker(root.section("speaker_encoder_config")) if model_type == "base" else None)
+        speaker=_speaker(root.section("speaker_encoder_config")) if model_type == "base" else None,
+        encoder=_encoder(codec) if model_type == "base" and codec.values.get("encoder_config") else None)
     if dims.code_groups < 2 or dims.wav_quantizers < 2:
         raise ModelFileError(f"{talker.where}: at least 2 codebooks are needed")
     if talker.size("codec_eos_token_id") >= dims.codec_vocab:
@@ -157,6 +158,17 @@ def _speaker(c: Section) -> SpeakerDims:
         raise ModelFileError(f"{c.where}: enc_channels {list(channels)} do not form an ECAPA-TDNN of scale {scale}")
     return SpeakerDims(c.size("enc_dim"), c.size("mel_dim"), channels, c.sizes("enc_kernel_sizes", 5),
                        c.sizes("enc_dilations", 5), c.size("enc_attention_channels"), c.size("enc_se_channels"), scale)
+
+
+def _encoder(codec: Section) -> EncoderDims:
+    c = codec.section("encoder_config")
+    return EncoderDims(
+        filters=c.size("num_filters"), hidden=c.size("hidden_size"), intermediate=c.size("intermediate_size"),
+        layers=c.size("num_hidden_layers"), heads=c.size("num_attention_heads"), head_dim=c.size("head_dim"),
+        codebook_dim=c.size("codebook_dim"), codebook_size=c.size("codebook_size"),
+        kept=codec.size("encoder_valid_num_quantizers"), strides=c.sizes("upsampling_ratios")[::-1],
+        compress=c.size("compress"), kernel=c.size("kernel_size"), last_kernel=c.size("last_kernel_size"),
+        residual_kernel=c.size("residual_kernel_size"))
 
 
 def _sampling(generation: Section | None) -> dict[str, float]:
@@ -290,4 +302,11 @@ def mmproj_metadata(config: ModelConfig, name: str, type: str, parameters: int) 
     if d.speaker:
         entries += [u32(f"{ours}.speaker_encoder.res2net_scale", d.speaker.res2net_scale),
                     array(f"{ours}.speaker_encoder.dilations", d.speaker.dilations[1:-1], V.INT32)]
+    if d.encoder:
+        encoder = config.codec.section("encoder_config")
+        entries += [u32(f"{ours}.codec_encoder.block_count", d.encoder.layers),
+                    u32(f"{ours}.codec_encoder.head_count", d.encoder.heads),
+                    array(f"{ours}.codec_encoder.strides", d.encoder.strides, V.INT32),
+                    f32(f"{ours}.codec_encoder.norm_epsilon", encoder.number("norm_eps")),
+                    f32(f"{ours}.codec_encoder.rope_theta", encoder.number("rope_theta"))]
     return entries

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 CODEC = "speech_tokenizer/"
+OURS = "tts_cli."  # names that llama.cpp's loader never asks for
 DAC_RESIDUALS = 3  # residual units per vocoder block; the reference implementation fixes their dilations
 DAC_DILATIONS = (1, 3, 9)
 
@@ -64,6 +65,7 @@ class Dims:
     upsample_rates: tuple[int, ...]
     upsample_ratios: tuple[int, ...]
     speaker: "SpeakerDims | None"
+    encoder: "EncoderDims | None"
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,26 @@ class SpeakerDims:
     attention: int
     squeeze: int
     res2net_scale: int
+
+
+@dataclass(frozen=True)
+class EncoderDims:
+    """The speech tokenizer's encoder, which in-context cloning needs (Base models)."""
+
+    filters: int
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    head_dim: int
+    codebook_dim: int
+    codebook_size: int
+    kept: int               # codebooks of a frame, the semantic one included
+    strides: tuple[int, ...]
+    compress: int
+    kernel: int
+    last_kernel: int
+    residual_kernel: int
 
 
 # checkpoint name, name in the talker, name in the predictor
@@ -149,7 +171,8 @@ def talker_entries(d: Dims) -> list[Entry]:
 def mmproj_entries(d: Dims) -> list[Entry]:
     """Tensors of the mmproj file: vocoder, speaker encoder (Base models), code predictor."""
     speaker = _speaker(d.speaker) if d.speaker else ()
-    return [*_quantizers(d), *_wav_transformer(d), *_vocoder(d), *speaker, *_predictor(d)]
+    encoder = _codec_encoder(d.encoder) if d.encoder else ()
+    return [*_quantizers(d), *_wav_transformer(d), *_vocoder(d), *speaker, *_predictor(d), *encoder]
 
 
 def _predictor(d: Dims) -> Iterator[Entry]:
@@ -257,3 +280,49 @@ def _speaker(s: SpeakerDims) -> Iterator[Entry]:
         yield from conv(f"{out}conv_pw2", f"{source}tdnn2.conv", width, width)
     yield from conv("mm.a.fc", "fc", s.embedding, 2 * last)
     yield from conv("a.conv_out", "mfa.conv", last, last)
+
+
+def _codec_encoder(e: EncoderDims) -> Iterator[Entry]:
+    """Ours alone: llama.cpp converts no encoder, and its loader passes over names it does not ask for."""
+    out, source = f"{OURS}enc.", f"{CODEC}encoder."
+    layers, width = f"{source}encoder.layers.", e.filters
+
+    def conv(name: str, source: str, outputs: int, inputs: int, kernel: int) -> Iterator[Entry]:
+        return _weight_and_bias(f"{out}{name}", f"{source}.conv", (outputs, inputs, kernel), outputs, "F16_CONV")
+
+    yield from conv("entry", f"{layers}0", width, 1, e.kernel)
+    for i, stride in enumerate(e.strides):
+        first, name = 3 * i + 1, f"stage.{i}."
+        yield from conv(f"{name}squeeze", f"{layers}{first}.block.1", width // e.compress, width, e.residual_kernel)
+        yield from conv(f"{name}expand", f"{layers}{first}.block.3", width, width // e.compress, 1)
+        yield from conv(f"{name}down", f"{layers}{first + 2}", 2 * width, width, 2 * stride)
+        width *= 2
+    yield from conv("exit", f"{layers}{3 * len(e.strides) + 2}", e.hidden, width, e.last_kernel)
+    inner, hidden, up = e.heads * e.head_dim, e.hidden, e.intermediate
+    for i in range(e.layers):
+        name, block = f"{out}blk.{i}.", f"{source}encoder_transformer.layers.{i}."
+        for norm, part in (("ln1", "input_layernorm"), ("ln2", "post_attention_layernorm")):
+            yield from _weight_and_bias(f"{name}{norm}", f"{block}{part}", (hidden,), hidden)
+        for tensor, part, shape in (
+                ("attn_q", "self_attn.q_proj.weight", (inner, hidden)),
+                ("attn_k", "self_attn.k_proj.weight", (inner, hidden)),
+                ("attn_v", "self_attn.v_proj.weight", (inner, hidden)),
+                ("attn_out", "self_attn.o_proj.weight", (hidden, inner)),
+                ("ls1", "self_attn_layer_scale.scale", (hidden,)),
+                ("ffn_up", "mlp.fc1.weight", (up, hidden)), ("ffn_down", "mlp.fc2.weight", (hidden, up)),
+                ("ls2", "mlp_layer_scale.scale", (hidden,))):
+            yield _copy(f"{name}{tensor}.weight", f"{block}{part}", shape, "F16_CONV" if len(shape) > 1 else "F32")
+    yield _copy(f"{out}downsample.weight", f"{source}downsample.conv.weight", (hidden, hidden, 4), "F16_CONV")
+    for name, books in (("semantic", 1), ("acoustic", e.kept - 1)):
+        quantizer = f"{source}quantizer.{name}_residual_vector_quantizer."
+        yield _copy(f"{out}{name}.proj.weight", f"{quantizer}input_proj.weight", (e.codebook_dim, hidden), "F16_CONV",
+                    (e.codebook_dim, hidden, 1))
+        parts = []
+        for i in range(books):
+            book = f"{quantizer}layers.{i}.codebook."
+            parts += [(f"{book}embed_sum", (e.codebook_size, e.codebook_dim)),
+                      (f"{book}cluster_usage", (e.codebook_size,))]
+        shape = (e.codebook_size, e.codebook_dim)
+        # Full precision: the nearest of close code vectors decides the code.
+        yield Entry(f"{out}{name}.codebook.weight", shape if books == 1 else (books, *shape), tuple(parts), "codebook",
+                    "F32")

@@ -90,12 +90,18 @@ def frames(models: Models, prompt: PromptRows, options: LoopOptions, cancel: Can
 
 
 def speech(models: Models, prompt: PromptRows, options: LoopOptions, chunk_frames: tuple[int, ...],
-           cancel: CancelToken) -> Iterator[AudioChunk]:
-    """The utterance as audio. `chunk_frames`: frames per chunk, the last number repeats.."""
+           cancel: CancelToken, reference: Tensor | None = None) -> Iterator[AudioChunk]:
+    """The utterance as audio; the last chunk says why it ended.
+
+    chunk_frames  frames per chunk, the last number repeats
+    reference     codes int64 [T, 16] that the speech goes on from; none of them is in the output
+    """
     sizes = chain(chunk_frames, repeat(chunk_frames[-1]))
     state = Code2WavState()
     pending: list[Tensor] = []
     size = next(sizes)
+    if reference is not None:  # the vocoder hears how the clip ends, so that the join has no seam
+        decode_chunk(models.code2wav, list(reference[-models.code2wav.config.window:]), state)
     for item in frames(models, prompt, options, cancel):
         if isinstance(item, str):
             yield decode_chunk(models.code2wav, pending if item != "cancelled" else [], state, item)

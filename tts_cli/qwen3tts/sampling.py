@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+# Below this temperature the largest logit always wins, and dividing by it would leave float32.
+GREEDY_BELOW = 1e-6
+
 
 @dataclass(frozen=True)
 class SamplingOptions:
     """temperature 0 = argmax; top_k 0 = all; top_p 1 = all (0 keeps the single most likely token)."""
-
     temperature: float = 0.9
     top_k: int = 50
     top_p: float = 1.0
@@ -50,7 +52,7 @@ def sample(logits: Tensor, options: SamplingOptions, uniform: Tensor) -> Tensor:
 
     -1 when the logits hold NaN or +inf, so that the caller can report it whenever it next looks.
     """
-    if options.temperature == 0:
+    if options.temperature < GREEDY_BELOW:
         best = logits.argmax()  # NaN counts as the largest
         return torch.where(logits[best].isfinite(), best, -1)
     cdf = filter_logits(logits, options).softmax(-1).cumsum(-1)

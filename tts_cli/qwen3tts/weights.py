@@ -16,6 +16,7 @@ from tts_cli.gguf.file import GGUFFile
 from tts_cli.qwen3tts import config as cfg
 from tts_cli.qwen3tts.code2wav import Code2Wav
 from tts_cli.qwen3tts.code_predictor import CodePredictor
+from tts_cli.qwen3tts.codec_encoder import CodecEncoder
 from tts_cli.qwen3tts.speaker_encoder import SpeakerEncoder
 from tts_cli.qwen3tts.talker import Talker
 
@@ -55,6 +56,17 @@ def load_codec(mmproj: GGUFFile, device: torch.device) -> tuple[Code2Wav, Speake
     code2wav, speaker_encoder, parts = _codec_parts(mmproj)
     _fill(mmproj, parts, device, ignore=lambda name: name.startswith("a.gen.code."))
     return code2wav, speaker_encoder
+
+
+def load_codec_encoder(mmproj: GGUFFile, device: torch.device) -> CodecEncoder | None:
+    """The part that turns a clip into codes; None when the file has none. Raises `ModelFileError`."""
+    c = cfg.codec_encoder_config(mmproj)
+    if c is None:
+        return None
+    with torch.device("meta"):
+        encoder = CodecEncoder(c)
+    _fill(mmproj, [(encoder, _codec_encoder_names(c))], device, ignore=lambda name: name.startswith(("a.", "mm.a.")))
+    return encoder
 
 
 def _codec_parts(mmproj: GGUFFile) -> tuple[Code2Wav, SpeakerEncoder | None, list[tuple[nn.Module, Names]]]:
@@ -172,6 +184,23 @@ def _code2wav_names(c: cfg.Code2WavConfig) -> Names:
                 names |= _snake(f"decoder.{i}.res.{j}.act{k}", f"{source}.res.{j}.act{k}")
                 names |= _conv(f"decoder.{i}.res.{j}.conv{k}", f"{source}.res.{j}.conv{k}")
     return names | _snake("post_snake", p + "dac.post_snake") | _conv("post_conv", p + "dac.post_conv")
+
+
+def _codec_encoder_names(c: cfg.CodecEncoderConfig) -> Names:
+    p = "tts_cli.enc."
+    names = _names({"semantic_proj": "semantic.proj.weight", "semantic_codebook": "semantic.codebook.weight",
+                    "acoustic_proj": "acoustic.proj.weight", "acoustic_codebooks": "acoustic.codebook.weight",
+                    "downsample.weight": "downsample.weight"}, p)
+    for part in ("entry", "exit", *(f"stage.{i}.{conv}" for i in range(len(c.strides))
+                                    for conv in ("squeeze", "expand", "down"))):
+        names |= _conv(part.replace("stage.", "stages."), p + part)
+    block = {"attn_norm": "ln1.weight", "attn_norm_bias": "ln1.bias",
+             "qkv": "attn_q.weight attn_k.weight attn_v.weight", "attn_out": "attn_out.weight",
+             "attn_scale": "ls1.weight", "ffn_norm": "ln2.weight", "ffn_norm_bias": "ln2.bias",
+             "ffn_up": "ffn_up.weight", "ffn_down": "ffn_down.weight", "ffn_scale": "ls2.weight"}
+    for i in range(c.layers):
+        names |= _names(block, f"{p}blk.{i}.", f"blocks.{i}.")
+    return names
 
 
 def _speaker_encoder_names(c: cfg.SpeakerEncoderConfig) -> Names:

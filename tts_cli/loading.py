@@ -1,0 +1,78 @@
+"""Which engine a model needs, and opening it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tts_cli.engine import Engine
+from tts_cli.errors import UsageError
+
+BUILTIN = "builtin"  # a model's name, where a path is expected
+
+
+def open_engine(model: str | Path | None = None, mmproj: str | Path | None = None, *, device: str = "auto",
+                dtype: str = "auto", progress: Callable[[int, int, str], None] | None = None) -> Engine:
+    """Open a model and check it without reading its weights; `load` or the first `speak` does that.
+
+    model     a Qwen3-TTS talker (.gguf), a folder of a Kokoro checkpoint or a file in it, or "builtin": the built-in
+              Kokoro. None: what `tts config set model` (or hf-repo) says, else the built-in one
+    mmproj    the talker's partner; may be left out when exactly one `mmproj*.gguf` lies beside it
+    device    auto, cpu, cuda, cuda:N or mps
+    dtype     auto, float32 or bfloat16
+    progress  called with (done, total, what) while `load` prepares the built-in weights for the first time
+
+    Raises `UsageError` or `ModelFileError`.
+    """
+    if model is None:
+        if mmproj is not None:
+            raise UsageError("an mmproj was given without its talker: give the model, too")
+        model, mmproj = _configured()
+    if str(model) == BUILTIN and not Path(BUILTIN).exists():
+        from tts_cli.kokoro.engine import KokoroEngine
+
+        return KokoroEngine.open(None, device=device, dtype=dtype, progress=progress)
+    if (folder := kokoro_folder(Path(model))) is not None:
+        from tts_cli.kokoro.engine import KokoroEngine
+
+        if mmproj is not None:
+            raise UsageError(f"{folder} is a Kokoro checkpoint, which needs no mmproj")
+        return KokoroEngine.open(folder, device=device, dtype=dtype)
+    if Path(model).is_dir():
+        raise UsageError(f"{model}: a folder without a Kokoro checkpoint; give a .gguf file (tts convert makes two of "
+                         "a Qwen3-TTS checkpoint folder)")
+    from tts_cli.qwen3tts.engine import Qwen3TTSEngine
+
+    return Qwen3TTSEngine.open(model, mmproj, device=device, dtype=dtype)
+
+
+def load_engine(model: str | Path | None = None, mmproj: str | Path | None = None, *, device: str = "auto",
+                dtype: str = "auto", progress: Callable[[int, int, str], None] | None = None) -> Engine:
+    """`open_engine` and read the weights."""
+    engine = open_engine(model, mmproj, device=device, dtype=dtype, progress=progress)
+    engine.load()
+    return engine
+
+
+def kokoro_folder(path: Path) -> Path | None:
+    """The folder of the Kokoro checkpoint that `path` is, or is a file of; None when it is none."""
+    if path.is_file():
+        if path.suffix.lower() not in (".pth", ".safetensors", ".json"):
+            return None
+        path = path.parent
+    elif not path.is_dir():
+        return None
+    from tts_cli.kokoro.weights import is_checkpoint
+
+    return path if is_checkpoint(path) else None
+
+
+def _configured() -> tuple[str | Path, str | Path | None]:
+    from tts_cli.settings import user_settings
+
+    settings = user_settings()
+    if model := settings.get("model"):
+        return model, settings.get("mmproj")
+    if repo := settings.get("hf-repo"):
+        from tts_cli.hub import resolve
+
+        return resolve(repo)
+    return BUILTIN, None
