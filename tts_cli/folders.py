@@ -18,6 +18,12 @@ def config_folder() -> Path:
                    (".config",))
 
 
+def data_folder() -> Path:
+    """For what a person made and wants kept."""
+    return _folder("XDG_DATA_HOME", "APPDATA", ("AppData", "Roaming"), ("Library", "Application Support"),
+                   (".local", "share"))
+
+
 def _folder(variable: str, windows_variable: str, windows: tuple, mac: tuple, others: tuple) -> Path:
     if given := os.environ.get(variable):
         return Path(given) / _NAME
