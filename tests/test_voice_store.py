@@ -49,7 +49,8 @@ def test_a_voice_fits_other_quantisations_of_its_model_and_no_other_model(engine
     smaller = open_engine(*convert(checkpoint, tmp_path, "q8_0"), device="cpu")
     smaller.check(SpeechRequest("Hello.", voice=voice))
     other = open_engine(*tiny_pair(tmp_path / "other", seed=5), device="cpu")
-    with pytest.raises(UsageError, match=f"'anna' was made with the model '{engine.pair.name}', this is '.*fingerprint"):
+    told = f"'anna' was made with the model '{engine.pair.name}', this is '.*fingerprint"
+    with pytest.raises(UsageError, match=told):
         other.check(SpeechRequest("Hello.", voice=voice))
 
 
@@ -73,7 +74,8 @@ def test_list_rename_remove_export_and_import(tmp_path):
     assert voice_store.load(str(copy)).xvector.tolist() == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\\b", " a", "a ", "a.", "-x", "a:b", "a,b", "x" * 65, "a\nb"])
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\\b", " a", "a ", "a.", "-x", "a:b", "a,b", "x" * 65,
+                                  "a\nb"])
 def test_names_are_no_paths(name):
     with pytest.raises(UsageError, match="voice name"):
         voice_store.path_of(name, new=True)
@@ -102,7 +104,8 @@ def test_damaged_voice_files_are_refused(tmp_path):
         with pytest.raises(UsageError, match="not a voice file"):
             load_voice(path)
     for change, metadata, message in (
-            ({}, {}, "no voice"), ({}, {"tts_cli.voice": "[]"}, "no voice"), ({}, {"tts_cli.voice": "{"}, "not a voice"),
+            ({}, {}, "no voice"), ({}, {"tts_cli.voice": "[]"}, "no voice"),
+            ({}, {"tts_cli.voice": "{"}, "not a voice"),
             ({}, {"tts_cli.voice": '{"version": 2}'}, "version 2"), ({}, about, "go together"),
             ({"xvector": np.full(4, np.nan, np.float32)}, about, "xvector"),
             ({"xvector": np.ones((2, 2), np.float32)}, about, "xvector"), ({"extra": np.ones(1)}, about, "extra")):
@@ -118,3 +121,21 @@ def test_a_clip_with_transcript_needs_a_file_with_the_encoder(pair):
     with pytest.raises(UsageError, match="no codec encoder.*tts convert"):
         engine.voice_from_clip(CLIP, "anna", "What it says.")
     assert engine.models is None  # refused before any weight was read
+
+
+@pytest.mark.parametrize("text_mode", ["full", "streaming"])
+@pytest.mark.parametrize("ref_text", [None, "What the clip says."])
+def test_a_voice_that_was_read_before_is_not_read_again(engine, text_mode, ref_text):
+    voice = engine.voice_from_clip(CLIP, "anna", ref_text)
+    engine._prefixes.clear()
+    read, talker = [], engine.models.talker
+    talker.read = lambda rows: read.append(len(rows)) or type(talker).read(talker, rows)
+    try:
+        takes = []
+        for text in ("Hello world.", "Something else.", "Hello world."):
+            request = SpeechRequest(text, voice=voice, seed=3, max_frames=6, text_mode=text_mode)
+            takes.append(np.concatenate([chunk.samples for chunk in engine.speak(request)]).tobytes())
+    finally:
+        del talker.read
+    assert len(read) == 1 and read[0] >= 8
+    assert takes[0] == takes[2] != takes[1]

@@ -3,8 +3,11 @@
 Opening reads headers only, so that everything a request can get wrong is refused before any weight is read.
 """
 
+import hashlib
 import secrets
+from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +18,15 @@ from tts_cli.engine import AudioChunk, CancelToken, Speech, SpeechRequest
 from tts_cli.errors import UsageError
 from tts_cli.qwen3tts.codec import NO_CODEC_ENCODER, embed_clip, encode_clip
 from tts_cli.qwen3tts.generate import PromptRows, speech
+from tts_cli.qwen3tts.layers import KVCache
 from tts_cli.qwen3tts.pair import Pair
 from tts_cli.qwen3tts.plan import Plan, default_text_mode, make_plan
 from tts_cli.qwen3tts.prompt import Prompt
 from tts_cli.qwen3tts.weights import Models, load_models
 from tts_cli.text import clean_text
 from tts_cli.voices import Voice, load_voice
+
+KEPT_PREFIXES = 4  # of recent voices; one of a ten-second clip with transcript takes some 30 MB
 
 
 class Qwen3TTSEngine:
@@ -32,6 +38,7 @@ class Qwen3TTSEngine:
         self.pair, self.device, self.dtype = pair, device, dtype
         self.sample_rate = pair.code2wav.sample_rate
         self.models: Models | None = None
+        self._prefixes: OrderedDict[bytes, KVCache] = OrderedDict()
 
     @classmethod
     def open(cls, model: str | Path, mmproj: str | Path | None = None, *, device: str = "auto",
@@ -92,7 +99,23 @@ class Qwen3TTSEngine:
     def _chunks(self, plan: Plan, chunk_frames: tuple[int, ...], cancel: CancelToken) -> Iterator[AudioChunk]:
         self.load()
         reference = None if plan.reference is None else self._codes(plan.reference)
-        yield from speech(self.models, self.embed(plan.prompt), plan.options, chunk_frames, cancel, reference)
+        rows = self.embed(plan.prompt)
+        rows = replace(rows, prefix=self._prefix(rows.rows[:plan.prompt.fixed]))
+        yield from speech(self.models, rows, plan.options, chunk_frames, cancel, reference)
+
+    def _prefix(self, rows: torch.Tensor) -> KVCache:
+        """The talker's cache of the rows that voice, language and instruction make, kept for the next utterance.
+
+        They are read by themselves the first time, too: so a repeated utterance has the very same numbers.
+        """
+        key = hashlib.sha256(rows.cpu().numpy().tobytes()).digest()
+        if key not in self._prefixes:
+            with torch.inference_mode():
+                self._prefixes[key] = self.models.talker.read(rows)
+            while len(self._prefixes) > KEPT_PREFIXES:
+                self._prefixes.popitem(last=False)
+        self._prefixes.move_to_end(key)
+        return self._prefixes[key]
 
     def embed(self, prompt: Prompt) -> PromptRows:
         """Text rows come from the memory map, only those of this prompt; codec rows from the loaded tables."""
@@ -127,6 +150,10 @@ class Qwen3TTSEngine:
         codes = None if ref_text is None else encode_clip(self.pair.mmproj, clip, self.device)
         return Voice(name, xvector, codes, None if ref_text is None else clean_text(ref_text),
                      self.pair.fingerprint(), self.pair.name)
+
+    def phonemes(self, text: str, voice=None, language: str = "auto") -> str:
+        """See `Engine.phonemes`."""
+        raise UsageError("phonemes: Qwen3-TTS reads words; Kokoro has phonemes (-m builtin)")
 
     def voice_from_file(self, path: Path) -> Voice:
         """See `Engine.voice_from_file`."""

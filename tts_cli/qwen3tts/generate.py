@@ -15,6 +15,7 @@ from torch import Tensor
 from tts_cli.engine import AudioChunk, CancelToken
 from tts_cli.errors import TtsError
 from tts_cli.qwen3tts.code2wav import Code2Wav, Code2WavState
+from tts_cli.qwen3tts.layers import KVCache
 from tts_cli.qwen3tts.sampling import SamplingOptions, penalize_repeats, sample
 from tts_cli.qwen3tts.weights import Models
 
@@ -23,11 +24,15 @@ MIN_TOKENS = 2  # EOS is not allowed before this many codebook-0 tokens
 
 @dataclass(frozen=True)
 class PromptRows:
-    """A prompt as vectors: rows [P, H] and overlay [N, H] for the first N frames, then pad [H]; all float32."""
+    """A prompt as vectors: rows [P, H] and overlay [N, H] for the first N frames, then pad [H]; all float32.
+
+    `prefix`: the talker's cache of the first rows, when it was read before.
+    """
 
     rows: Tensor
     overlay: Tensor
     pad: Tensor
+    prefix: KVCache | None = None
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ def frames(models: Models, prompt: PromptRows, options: LoopOptions, cancel: Can
     generator = torch.Generator(device).manual_seed(options.seed)
     overlay = chain(prompt.overlay, repeat(prompt.pad))
     with torch.inference_mode():
-        hidden, cache = models.talker.prefill(prompt.rows, options.max_frames)
+        hidden, cache = models.talker.prefill(prompt.rows, options.max_frames, prompt.prefix)
         codec_vocab = len(models.talker.head)
         codes_per_book = models.predictor.embeddings.shape[1]
         seen = torch.zeros(codec_vocab, dtype=torch.bool, device=device)

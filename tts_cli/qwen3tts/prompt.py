@@ -103,10 +103,13 @@ class Reference:
 
 @dataclass(frozen=True)
 class Prompt:
+    """`fixed`: how many of the first rows do not depend on the text to speak."""
+
     text: tuple[int, ...]
     codec: tuple[CodecItem, ...]
     overlay: tuple[int, ...]
     pad: int
+    fixed: int
 
     def __len__(self) -> int:
         return len(self.text)
@@ -150,10 +153,13 @@ def build_prompt(special: SpecialTokens, body: Sequence[int], *, language: str, 
     codec: list[CodecItem] = [s.codec_bos]
     if reference:
         codec += [tuple(int(code) for code in frame) for frame in reference.codes]
+    known = len(reference.body) if reference else 0
     if text_mode == "full":
+        fixed = len(rows) + known
         rows += [(token, s.codec_pad) for token in text] + [(s.text_pad, item) for item in codec]
     else:
+        fixed = len(rows) + min(known, len(codec))
         rows += zip_longest(text[:len(codec)], codec, fillvalue=s.text_pad)
         overlay = text[len(codec):]
     prompt_text, prompt_codec = zip(*rows, strict=True)
-    return Prompt(prompt_text, prompt_codec, overlay, s.text_pad)
+    return Prompt(prompt_text, prompt_codec, overlay, s.text_pad, fixed)

@@ -14,11 +14,23 @@ class Talker(nn.Module):
         self.decoder = Decoder(config, dtype)
         self.head = weight(codec_vocab, config.hidden, dtype=dtype)
 
-    def prefill(self, rows: Tensor, max_frames: int) -> tuple[Tensor, KVCache]:
-        """Read the prompt. rows [P, H] float32 -> (last hidden [H] after the final norm, cache)."""
+    def prefill(self, rows: Tensor, max_frames: int, prefix: KVCache | None = None) -> tuple[Tensor, KVCache]:
+        """Read the prompt. rows [P, H] float32 -> (last hidden [H] after the final norm, cache).
+
+        `prefix`: what `read` made of the first rows, which are then not read again.
+        """
+        known = prefix.length if prefix else 0
         # Room for a typical utterance at once; reserve() doubles it for the rare long one.
         cache = self.decoder.new_cache(len(rows) + min(max_frames, 256))
-        return self.decoder(rows, cache)[-1], cache
+        if prefix:
+            cache.k[:, :, :known], cache.v[:, :, :known], cache.length = prefix.k, prefix.v, known
+        return self.decoder(rows[known:], cache)[-1], cache
+
+    def read(self, rows: Tensor) -> KVCache:
+        """The cache of a prompt's first rows [P, H], to begin several utterances with."""
+        cache = self.decoder.new_cache(len(rows))
+        self.decoder(rows, cache)
+        return cache
 
     def step(self, x: Tensor, cache: KVCache) -> Tensor:
         """One frame embedding [H] -> hidden [H] after the final norm."""
