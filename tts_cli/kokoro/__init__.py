@@ -1,0 +1,1 @@
+"""Kokoro-82M: a StyleTTS 2 acoustic model with an iSTFTNet vocoder, 24 kHz (hexgrad; Li et al. 2023)."""
