@@ -139,3 +139,13 @@ def test_a_voice_that_was_read_before_is_not_read_again(engine, text_mode, ref_t
         del talker.read
     assert len(read) == 1 and read[0] >= 8
     assert takes[0] == takes[2] != takes[1]
+
+
+def test_a_base_model_speaks_with_saved_voices_by_name_and_mix(engine):
+    for name, clip in (("anna", CLIP), ("ben", CLIP[::-1].copy())):
+        voice_store.save(engine.voice_from_clip(clip, name))
+    assert engine.voice_names == ["anna", "ben"]
+    takes = {spoken(engine, voice) for voice in ("anna", "ben", "anna:0.5,ben:0.5")}
+    assert len(takes) == 3 and spoken(engine, voice_store.load("anna")) in takes
+    with pytest.raises(UsageError, match="no saved voice 'cleo'; saved are anna, ben"):
+        engine.check(SpeechRequest("Hello.", voice="cleo"))

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from tts_cli import voice_store
 from tts_cli.device import resolve_device, resolve_dtype
 from tts_cli.engine import AudioChunk, CancelToken, Speech, SpeechRequest
 from tts_cli.errors import UsageError
@@ -62,7 +63,7 @@ class Qwen3TTSEngine:
 
     @property
     def voice_names(self) -> list[str]:
-        return sorted(self.pair.special.speakers)
+        return voice_store.names() if self.kind == "base" else sorted(self.pair.special.speakers)
 
     @property
     def text_mode(self) -> str:
@@ -75,7 +76,14 @@ class Qwen3TTSEngine:
                 f"device: {self.device}, {dtype}, {torch.get_num_threads()} CPU threads",
                 f"languages: auto, {', '.join(self.languages)}",
                 f"text mode: {self.text_mode} unless --text-mode says otherwise",
-                f"sampling defaults: {self.pair.sampling}"]
+                *self._describe_sampling()]
+
+    def _describe_sampling(self) -> list[str]:
+        defaults = self.pair.sampling
+        rows = (("sampling", defaults.talker), ("code predictor", defaults.predictor))
+        lines = [f"{name} defaults: temp {options.temperature:g}, top-k {options.top_k}, top-p {options.top_p:g}"
+                 for name, options in rows]
+        return [f"{lines[0]}, repeat-penalty {defaults.repeat_penalty:g}", lines[1]]
 
     def check(self, request: SpeechRequest) -> None:
         """See `Engine.check`."""

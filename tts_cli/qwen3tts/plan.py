@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tts_cli import voice_store
 from tts_cli.engine import SpeechRequest
 from tts_cli.errors import UsageError
 from tts_cli.qwen3tts.generate import LoopOptions
@@ -36,11 +37,13 @@ def make_plan(pair: Pair, request: SpeechRequest, seed: int) -> Plan:
     encode = pair.tokenizer.encode
     body = encode(clean_text(request.text))
     language = pair.special.language(request.language)
-    speaker, reference = None, None
-    if isinstance(request.voice, Voice):
-        speaker, reference = _cloned(pair, request.voice)
-    elif request.voice is not None:
-        language, speaker = _named(pair, request.voice, language)
+    speaker, reference, voice = None, None, request.voice
+    if isinstance(voice, str) and pair.kind == "base":
+        voice = voice_store.load(voice)
+    if isinstance(voice, Voice):
+        speaker, reference = _cloned(pair, voice)
+    elif voice is not None:
+        language, speaker = _named(pair, voice, language)
     text_mode = request.text_mode or default_text_mode(pair.kind)
     prompt = build_prompt(pair.special, body, language=language, text_mode=text_mode, speaker=speaker,
                           instruct=_instruction(pair, request.instruct), reference=reference)
@@ -101,10 +104,8 @@ def _named(pair: Pair, voice, language: str) -> tuple[str, int]:
     if not isinstance(voice, str):
         raise UsageError(f"voice: {voice.name!r} is a voice of Kokoro (-m builtin), not of Qwen3-TTS")
     if pair.kind != "custom_voice":
-        how = ("clone a recording with --speaker-file" if pair.kind == "base" else
-               "describe a voice with --instruct")
-        raise UsageError(f"voice: {voice!r} names a speaker, which only CustomVoice checkpoints have; this is a "
-                         f"{pair.kind} checkpoint: {how}")
+        raise UsageError(f"voice: {voice!r} names a speaker, which only CustomVoice checkpoints have; a {pair.kind} "
+                         "checkpoint takes a description of the voice: --instruct TEXT")
     name = pair.special.speaker(voice)
     if language in ("auto", "chinese"):
         language = pair.dialects.get(name, language)
