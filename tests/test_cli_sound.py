@@ -9,6 +9,7 @@ import soundfile
 from pulse import PulseServer, compare, need_sound
 
 ROOT = Path(__file__).parent.parent
+TAKES = 3  # a gap is in order only where the machine was too busy to keep up, which no machine is for long
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +28,16 @@ def run(server, *arguments):
 def test_what_is_heard_is_what_is_written(server, endless, tmp_path):
     command = ["-m", endless[0], "-p", "Hello there", "--greedy", "-n", "20", "--dtype", "float32"]
     run(server, *command, "-o", tmp_path / "a.wav")
-    with server.recording() as take:
-        done = run(server, *command, "-v")
-    assert done.returncode == 0, done.stderr
-    assert "played: 1.60 s of audio" in done.stderr
+    for _ in range(TAKES):
+        with server.recording() as take:
+            done = run(server, *command, "-v")
+        assert done.returncode == 0, done.stderr
+        assert "played: 1.60 s of audio" in done.stderr
+        if (underruns := int(done.stderr.rpartition("underruns: ")[2])) == 0:
+            break
+    assert underruns == 0, f"the machine did not keep up with a tiny model in any of {TAKES} takes"
     correlation, gap = compare(take.samples(), soundfile.read(tmp_path / "a.wav")[0])
-    underruns = int(done.stderr.rpartition("underruns: ")[2])
-    # A gap is allowed only where it was counted: on a machine too busy to keep up.
-    assert underruns or (correlation >= 0.99 and gap <= 0.02)
+    assert correlation >= 0.99 and gap <= 0.02
 
 
 def test_devices_are_listed(server):

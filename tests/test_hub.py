@@ -145,6 +145,15 @@ def test_downloads_once_then_works_from_the_cache(hub, run):
     assert "\n" not in missing["message"] + other["message"]
 
 
+def test_a_kokoro_checkpoint_comes_as_a_folder(hub, run):
+    hub.repos["owner/kokoro"] = {"config.json": b"{}", "kokoro-v1_0.pth": b"weights", "voices/af_heart.pt": b"voice",
+                                 "README.md": b"text"}
+    ((folder, nothing),) = run("owner/kokoro")
+    assert nothing == "None" and sorted(path.name for path in Path(folder).rglob("*.p*")) == [
+        "af_heart.pt", "kokoro-v1_0.pth"]
+    assert run("owner/kokoro", url="http://127.0.0.1:9") == [[folder, nothing]]
+
+
 def test_quant_by_name(hub, run):
     hub.repos["owner/voice"] = FILES
     named, unknown, absent, bad = run("owner/voice:q4_k_m", "owner/voice:Q5_K", "owner/none", "just-a-name")
@@ -191,6 +200,8 @@ Q = "m-{}.gguf".format
     ([Q("Q8_0"), "mmproj-m-F16.gguf", "mmproj-m-BF16.gguf"], None, ("m-Q8_0.gguf", "mmproj-m-F16.gguf")),
     (["q/Qwen3-TTS-1.7B-Base.Q8_0.gguf", "q/MMPROJ-x.gguf"], "Q8_0",
      ("q/Qwen3-TTS-1.7B-Base.Q8_0.gguf", "q/MMPROJ-x.gguf")),
+    (["voices/bf_b.pt", "voices/af_a.pt", "voices/x.txt", "samples/a.wav", "kokoro-v1_0.pth", "config.json"],
+     None, ("config.json", "kokoro-v1_0.pth", "voices/af_a.pt", "voices/bf_b.pt")),
     ([Q("IQ4_XS"), "mmproj-m-IQ4_XS.gguf"], "iq4_xs", ("m-IQ4_XS.gguf", "mmproj-m-IQ4_XS.gguf")),
 ])
 def test_which_files_are_taken(files, quant, expected):
@@ -199,6 +210,7 @@ def test_which_files_are_taken(files, quant, expected):
 
 @pytest.mark.parametrize("files, quant, words", [
     (["README.md"], None, "no GGUF files"),
+    (["config.json", "kokoro-v1_0.pth"], "Q8_0", "Kokoro checkpoint, which has no quants"),
     ([Q("Q8_0")], None, "no mmproj*.gguf"),
     (["mmproj-m-Q8_0.gguf"], None, "no talker"),
     ([Q("Q8_0-00001-of-00002"), Q("Q8_0-00002-of-00002")], None, "split in parts"),

@@ -107,7 +107,8 @@ def test_every_utterance_gets_the_same_request():
     r = reading(engine, "a", "b", "c", seed=None, temperature=0.5, language="German")
     list(r)
     assert [request.text for request in engine.asked] == ["a", "b", "c"]
-    assert {replace(request, text="") for request in engine.asked} == {
+    assert [request.early for request in engine.asked] == [True, False, False]  # only the first is waited for
+    assert {replace(request, text="", early=True) for request in engine.asked} == {
         SpeechRequest("", seed=r.seed, temperature=0.5, language="German")}
     assert r.seed == r.result.seed is not None
 

@@ -65,7 +65,7 @@ def sandbox(pair, checkpoint, tmp_path_factory):
         hub.shutdown()
 
 
-@pytest.mark.parametrize("line", [line.removeprefix("pip install . && ") for line in COMMANDS
+@pytest.mark.parametrize("line", [line.removeprefix('pip install ".[builtin]" && ') for line in COMMANDS
                                   if line != INSTALLS[1] and line not in INTERACTIVE])
 def test_command(sandbox, line):
     if line.startswith("tts codec decode"):
@@ -78,7 +78,8 @@ def test_command(sandbox, line):
     done = subprocess.run(line, shell=True, cwd=folder, env=environment, capture_output=True, timeout=120)
     # 3 is in order where no seed is given: random weights need not find an end within the budget.
     assert done.returncode in ((0,) if "-s 1" in line or "-o" not in line else (0, 3)), done.stderr.decode()
-    assert outputs or re.match(r"tts (inspect|bench|--list-devices)|.*-p \S.*\"$|.*--output-device|.*--lines", line)
+    assert outputs or re.match(r"tts (inspect|bench|voices|config|--phonemes|--list-devices)|.*-p \S.*\"$|"
+                               r".*--output-device|.*--lines", line)
     for path in outputs:
         assert path.exists()
         if path.suffix in (".wav", ".flac", ".mp3"):

@@ -32,7 +32,7 @@ def test_lines(line, meant):
 
 @pytest.mark.parametrize("line, words", [
     ("/frob", "/frob is not a command"), ("/", "/ is not a command"), ("/Help", "/Help is not"),
-    ("/voice", "/voice needs NAME|FILE|none"), ("/again twice", "/again takes nothing"), ("//x", "not a command"),
+    ("/voice", "/voice needs NAME|MIX|FILE|none"), ("/again twice", "/again takes nothing"), ("//x", "not a command"),
 ])
 def test_refusals(line, words):
     with pytest.raises(UsageError) as refused:

@@ -38,9 +38,10 @@ class SpeechRequest:
     """One utterance: what to say and how. Checked once, here.
 
     `None` means "the model's own default" for sampling values, "random" for the seed and "grows with the text" for
-    `max_frames`. `voice`: a clone (Qwen3-TTS), or a name or mix such as "af_heart:0.7,am_michael:0.3" or a pack
-    (Kokoro), or a speaker's name (CustomVoice). `instruct`: how to speak, in words (CustomVoice and
-    VoiceDesign). Raises `UsageError` naming the field, the value and what is allowed.
+    `max_frames`. `voice`: a clone (Qwen3-TTS), a speaker's name (CustomVoice), or a name, a mix such as
+    "af_heart:0.7,am_michael:0.3" or a pack (Kokoro). `instruct`: how to speak, in words (CustomVoice and VoiceDesign).
+    `early`: begin with a short clause, so that the first sound is there soon (Kokoro). Raises `UsageError` naming the
+    field, the value and what is allowed.
     """
 
     text: str
@@ -61,7 +62,7 @@ class SpeechRequest:
     instruct: str | None = None
     speed: float = _option(1.0, "how fast to speak", low=0.25, high=4.0)
     phonemes: bool = _option(False, "the text is phonemes, not words")
-    early: bool = _option(True, "begin with a short clause, so that the first sound is there soon")
+    early: bool = True
 
     def __post_init__(self):
         for f in fields(self):
@@ -212,7 +213,7 @@ class Engine(Protocol):
     paths: list[Path]        # the model's files, which no output may overwrite
     languages: list[str]     # besides "auto"
     voice_names: list[str]   # what `SpeechRequest.voice` may name; empty when there are none
-    unused: frozenset[str]   # fields of a request that make no difference here
+    unused: frozenset[str]   # fields of a request that make no difference, "codes" when chunks have none
 
     def check(self, request: SpeechRequest) -> None:
         """Refuse, before any weight is read, what `speak` could not do. Raises `UsageError`."""
@@ -228,6 +229,9 @@ class Engine(Protocol):
 
     def voice_from_file(self, path: Path) -> KokoroVoice:
         """A voice that was saved. Raises `UsageError` if the model has no such files, or `ModelFileError`."""
+
+    def phonemes(self, text: str, voice: KokoroVoice | str | None = None, language: str = "auto") -> str:
+        """What the model reads for `text`, without weights. Raises `UsageError` if it reads the text itself."""
 
     def describe(self) -> list[str]:
         """What runs, in lines a person reads."""

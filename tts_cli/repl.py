@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tts_cli.background import Worker, wait
@@ -23,7 +24,8 @@ from tts_cli.utterances import estimate_seconds
 if TYPE_CHECKING:  # numpy is not needed for the prompt
     from tts_cli.voices import Voice
 
-ASK_THE_ENGINE = ("lang", "text-mode")  # settings whose values depend on the model
+VOICE_FILES = (".pt", ".bin", ".npy", ".npz", ".safetensors")
+ASK_THE_ENGINE = ("lang", "text-mode", "speed", "from-phonemes")  # settings whose values depend on the model
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,9 @@ class Session:
 
     @property
     def voices(self) -> list[str]:
-        return sorted(self._voices)
+        """Names for /voice: those of the model, when it is there, and those used before."""
+        ready = self._engine.done() and not self._engine.exception()
+        return sorted({*self._voices, *(getattr(self._engine.result(), "voice_names", ()) if ready else ())})
 
     @property
     def languages(self) -> list[str]:
@@ -257,17 +261,34 @@ class Session:
             self._change(key, value.strip())
 
     def _do_voice(self, argument: str) -> None:
-        if argument != "none" and argument not in self._voices:
-            path = typed_path(argument)
-            if not path.exists():
-                known = ", ".join(["none", *self.voices])
-                raise UsageError(f"{argument!r} is neither a file nor a known voice: {known}")
-            clip = self._needs.read_clip(path)
-            engine = wait(self._engine)
-            self._voices[path.stem] = self._model_worker.call(engine.voice_from_clip, clip, path.stem)
-            argument = path.stem
-        self._use(None if argument == "none" else self._voices[argument])
+        if argument == "none":
+            self._use(None)
+        elif argument in self._voices:
+            self._use(self._voices[argument])
+        elif typed_path(argument).exists():
+            argument = self._voice_of(typed_path(argument))
+        else:
+            self._use_named(argument)
         self._say(f"voice {argument}")
+
+    def _voice_of(self, path: Path) -> str:
+        """Use the voice in a file, or of a recording, and know it by the file's name from now on."""
+        if path.suffix.lower() in VOICE_FILES:
+            voice = wait(self._engine).voice_from_file(path)
+        else:
+            clip = self._needs.read_clip(path)
+            voice = self._model_worker.call(wait(self._engine).voice_from_clip, clip, path.stem)
+        self._voices[path.stem] = voice
+        self._use(voice)
+        return path.stem
+
+    def _use_named(self, name: str) -> None:
+        engine = wait(self._engine)
+        if not getattr(engine, "voice_names", ()):
+            known = ", ".join(["none", *self.voices])
+            raise UsageError(f"{name!r} is neither a file nor a known voice: {known}")
+        engine.check(replace(self.settings.request, text="a", voice=name))
+        self._use(name)
 
     def _use_first(self, voice: "Future[Voice]") -> None:
         wait(self._engine)
@@ -275,7 +296,7 @@ class Session:
         self._voices[first.name] = first
         self._use(first)
 
-    def _use(self, voice: "Voice | None") -> None:
+    def _use(self, voice: "Voice | str | None") -> None:
         self.settings = replace(self.settings, request=replace(self.settings.request, voice=voice))
 
     def _do_save(self, argument: str) -> None:
@@ -312,7 +333,7 @@ class Session:
         voice = self.settings.request.voice
         changed = [f"{key} {value}" for key, value in show(self.settings).items()
                    if value != show(Settings(type(self.settings.request)("")))[key]]
-        self._say(f"voice: {'none' if voice is None else voice.name}; settings: {', '.join(changed) or 'defaults'}")
+        self._say(f"voice: {getattr(voice, 'name', voice) or 'none'}; settings: {', '.join(changed) or 'defaults'}")
 
     def _do_voices(self) -> None:
         self._say(" ".join(["none", *self.voices]) + " (/voice FILE clones another)")

@@ -26,7 +26,7 @@ class Rule:
 
 
 COMMANDS = {
-    "voice": Rule("NAME|FILE|none", "speak with a voice used before, or clone the voice of a recording"),
+    "voice": Rule("NAME|MIX|FILE|none", "speak with a voice by name, or clone the voice of a recording"),
     "lang": Rule("X", "language by name or code, or auto"),
     "seed": Rule("N|random", "same seed, same take"),
     "temp": Rule("X|default", "temperature, 0 is greedy"),
@@ -98,6 +98,7 @@ SETTINGS = {
     "sub-temp": ("sub_temperature", float, "a number"), "sub-top-k": ("sub_top_k", int, "a whole number"),
     "sub-top-p": ("sub_top_p", float, "a number"), "greedy": ("greedy", _switch, "on or off"),
     "seed": ("seed", int, "a whole number or random"), "max-frames": ("max_frames", int, "a whole number"),
+    "speed": ("speed", float, "a number"), "from-phonemes": ("phonemes", _switch, "on or off"),
     "chunk-frames": ("chunk_frames", _number_list, "numbers such as 1,2,4,12"),
     "max-chars": ("max_chars", int, "a whole number"), "gap": ("gap", float, "seconds"),
 }
@@ -158,8 +159,10 @@ def completions(text: str, *, languages=(), voices=()) -> tuple[int, list[str]]:
         if not space:
             return len(rest), [known for known in SETTINGS if known.startswith(key)]
         name, rest = key, value
+    switch = ["on", "off"]
     values = {"lang": ["auto", *languages], "voice": ["none", *voices], "seed": ["random"], "temp": ["default"],
-              "greedy": ["on", "off"], "text-mode": list(TEXT_MODES)}.get(name, ["default"] if name in SETTINGS else [])
+              "greedy": switch, "from-phonemes": switch,
+              "text-mode": list(TEXT_MODES)}.get(name, ["default"] if name in SETTINGS else [])
     return len(rest), [value for value in values if value.lower().startswith(rest.lower())]
 
 

@@ -14,24 +14,28 @@ def settings_file() -> Path:
 
 
 def user_settings() -> dict:
-    """Keys with dashes and their values; empty without a file. Raises `UsageError` for a file that is not TOML."""
+    """Keys, with dashes, and their values; empty without a file. Raises `UsageError` for a file that is not TOML."""
     path = settings_file()
-    return read_toml(path) if path.is_file() else {}
+    values = read_toml(path) if path.is_file() else {}
+    return {key.replace("_", "-"): value for key, value in values.items()}
 
 
 def read_toml(path: Path) -> dict:
-    """Keys with dashes and their values. Raises `UsageError`."""
+    """Keys and values as they are written. Raises `UsageError`."""
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
         import tomli as tomllib
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
+    except RecursionError:
+        raise UsageError(f"{path} is not a TOML file of options: it is nested too deeply") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not a TOML file: {error}") from None
-    return {key.replace("_", "-"): value for key, value in values.items()}
+        escaped = "escape" in str(error) or "hex" in str(error).lower()  # a Windows path in double quotes
+        hint = "; write a path with / or in single quotes: 'C:\\models\\talker.gguf'" if escaped else ""
+        raise UsageError(f"{path} is not a TOML file: {error}{hint}") from None
 
 
 def write_settings(values: dict[str, str | int | float | bool]) -> None:

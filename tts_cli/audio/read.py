@@ -27,6 +27,7 @@ MIN_RATE, MAX_RATE = 4_000, 768_000  # Hz; outside it a header is damaged rather
 SILENCE_DBFS = -70.0
 LOUDEST_DBFS = 120.0  # floats may pass full scale, even be scaled as 16-bit integers; beyond this they are damage
 QUIET_DBFS = -40.0
+SHORT_SECONDS = 1.0  # usable below it, but a word says little about a voice
 MAX_PIPE_BYTES = 256 << 20
 _BLOCK = 1 << 20  # samples over all channels decoded at a time
 
@@ -73,6 +74,8 @@ def read_clip(source: str | Path | bytes | tuple[np.ndarray, int], sample_rate: 
         name = "the clip"
         samples, rate = _decode(io.BytesIO(source), name, Path("clip"))
     elif isinstance(source, (str, Path)):
+        if source == "":
+            raise UsageError("the name of the reference clip is empty; name an audio file")
         name = shown(source)
         with _open(Path(source), name) as file:
             samples, rate = _decode(file, name, Path(source))
@@ -103,6 +106,15 @@ def loudness_warning(clip: np.ndarray) -> str | None:
     if peak >= QUIET_DBFS:
         return None
     return f"the reference clip is very quiet (peak {peak:.0f} dBFS): a louder one gives a better voice"
+
+
+def clip_warnings(clip: np.ndarray, sample_rate: int = 24000) -> list[str]:
+    """What a person should hear about a usable clip from `read_clip`, one line each: it is quiet, it is short."""
+    warnings = [quiet] if (quiet := loudness_warning(clip)) else []
+    if len(clip) < SHORT_SECONDS * sample_rate:
+        warnings.append(f"the reference clip is short ({len(clip) / sample_rate:.2f} s): 3 seconds of speech or more "
+                        "give a better voice")
+    return warnings
 
 
 def _open(path: Path, name: str) -> BinaryIO:

@@ -35,6 +35,7 @@ def choose_format(path: str | Path, format: str | None = None) -> str:
     extension = Path(path).suffix.lower()
     if piped and (path == "-" or extension not in EXTENSIONS):
         return _streamable(format or "wav", path)
+    _check_names_a_file(path)
     if not extension:
         if os.path.isdir(path):
             raise _is_a_folder(path)
@@ -51,11 +52,12 @@ def choose_format(path: str | Path, format: str | None = None) -> str:
     return _streamable(format, path) if piped else format
 
 
-def check_output(path: str | Path, *, inputs: Sequence[str | Path] = ()) -> None:
+def check_output(path: str | Path, *, inputs: Sequence[str | Path | int] = ()) -> None:
     """Refuse, before any work is done, an output that could not be written.
 
     Raises `TtsError` when the folder does not exist or takes no new file, and when the path is a folder or a read-only
-    file; `UsageError` when the path is one of `inputs`, empty, or a terminal ("-" with no redirection).
+    file; `UsageError` when the path is one of `inputs` (paths or open descriptors), empty, a folder that is not there
+    (`a.wav/`), or a terminal ("-" with no redirection).
     """
     path = os.fspath(path)
     if path == "-":
@@ -64,6 +66,7 @@ def check_output(path: str | Path, *, inputs: Sequence[str | Path] = ()) -> None
         return
     if not path or "\0" in path:
         raise UsageError("the output needs a file name")
+    _check_names_a_file(path)
     with _reported(path):
         try:
             state = os.stat(path)
@@ -101,8 +104,8 @@ class AudioWriter:
     """An open output. Nothing appears under the final name until `close`; on an exception nothing ever does.
 
     Pipes and devices are written directly, each `write` flushed; WAV then starts with the header of a stream of unknown
-    length, completed at the end where standard output is a file that can be rewound. That header goes to standard output
-    with the first samples, so a run that fails earlier leaves it empty.
+    length, completed at the end where standard output is a file that can be rewound. That header goes to standard
+    output with the first samples, so a run that fails earlier leaves it empty.
     Every failure of the system (disk full, folder gone) is a `TtsError`; a closed pipe is `ClosedPipe`.
     """
 
@@ -229,6 +232,12 @@ def _is_rewritable(file: BinaryIO) -> bool:
         return stat.S_ISREG(os.fstat(descriptor).st_mode) and not appending and file.tell() == 0
     except (ImportError, OSError, ValueError):  # also a replaced standard output without a descriptor
         return False
+
+
+def _check_names_a_file(path: str) -> None:
+    # Path and os.path.realpath drop the separator, and would write a file.
+    if path.endswith((os.sep, os.altsep or os.sep)) and not os.path.isdir(path):
+        raise UsageError(f"{shown(path)}: a name that ends with {path[-1]} is a folder's; name a file")
 
 
 def _is_a_folder(path: str) -> TtsError:

@@ -3,6 +3,7 @@
 import json as json_module
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +11,8 @@ import typer
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console
 from tts_cli.cli.sources import locate_pair, resolve_pair, use_threads
-from tts_cli.loading import open_engine
+from tts_cli.errors import UsageError
+from tts_cli.loading import BUILTIN, kokoro_folder, open_engine
 
 FRAME_SECONDS = 0.08
 
@@ -27,6 +29,8 @@ def bench(
     """Measure load, prefill, ms per frame by part, first audio, chunk jitter, memory bandwidth and peak memory."""
     console = Console(quiet, verbose)
     talker, projector = resolve_pair(locate_pair(ctx, model, mmproj, hf_repo), console)
+    if talker == BUILTIN or kokoro_folder(Path(talker)) is not None:
+        raise UsageError("tts bench measures the parts of Qwen3-TTS: give -m TALKER.gguf or -hf OWNER/NAME")
     from tts_cli import bench as measure
 
     use_threads(threads)

@@ -5,13 +5,14 @@ from typing import Annotated
 
 import typer
 
+from tts_cli.audio import shown
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console
 from tts_cli.cli.files import whole_file
-from tts_cli.cli.sources import use_threads
+from tts_cli.cli.npy import read_codes
+from tts_cli.cli.sources import read_voice, use_threads
 from tts_cli.errors import UsageError
 
-BOOKS, BOOK_SIZE = 16, 2048
 CLIP_RATE = 24000  # Hz, what read_clip resamples to
 
 app = typer.Typer(help="Codes to audio, a recording to an x-vector.")
@@ -50,7 +51,7 @@ def decode(
             writer.write(chunk.samples)
             progress.advance(chunk.samples.size / chunk.sample_rate)
             samples += chunk.samples.size
-    console.note(f"{output}: {samples / rate:.2f} s of audio from {len(array)} frames")
+    console.note(f"{shown(output)}: {samples / rate:.2f} s of audio from {len(array)} frames")
 
 
 @app.command()
@@ -61,36 +62,17 @@ def embed(
     """Write the x-vector of a recording: the voice that --speaker-file clones."""
     import numpy as np
 
-    from tts_cli.audio.read import read_clip
     from tts_cli.audio.write import check_output
     from tts_cli.qwen3tts.codec import open_codec
 
     console = Console(quiet, verbose)
+    if Path(output).suffix.lower() != ".npy":
+        raise UsageError(f"{shown(output)}: an x-vector is written as NumPy's .npy; give such a name")
     check_output(output, inputs=[Path(clip), Path(mmproj)])
-    samples = read_clip(clip)
+    samples = read_voice(clip, console.warning)
     use_threads(threads)
     codec = open_codec(mmproj, device=device)
     vector = codec.embed(samples)
     with whole_file(output) as file:
         np.save(file, np.asarray(vector, dtype=np.float32))
-    console.note(f"{output}: x-vector of {vector.size} numbers from {len(samples) / CLIP_RATE:.2f} s of audio")
-
-
-def read_codes(path: Path):
-    """int32 [frames, 16] from a .npy file. Raises `UsageError` naming what does not fit."""
-    import numpy as np
-
-    try:
-        array = np.load(path, allow_pickle=False)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or 'not a .npy file'}; give the file --dump-codes wrote") from None
-    except (ValueError, EOFError):
-        raise UsageError(f"{path} is not a .npy file of numbers; give the file --dump-codes wrote") from None
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu" or array.ndim != 2 or array.shape[1] != BOOKS:
-        found = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else "an archive"
-        raise UsageError(f"{path} holds {found}; codes are integers of shape [frames, {BOOKS}]")
-    if not len(array):
-        raise UsageError(f"{path} holds no frames")
-    if array.min() < 0 or array.max() >= BOOK_SIZE:
-        raise UsageError(f"{path} holds values from {array.min()} to {array.max()}; codes are 0 to {BOOK_SIZE - 1}")
-    return array.astype(np.int32)
+    console.note(f"{shown(output)}: x-vector of {vector.size} numbers from {len(samples) / CLIP_RATE:.2f} s of audio")

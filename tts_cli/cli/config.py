@@ -1,18 +1,26 @@
 """`--config NAME|FILE.toml`: options from a file, as defaults that the command line overrides."""
 
+import difflib
 import typing
 from pathlib import Path
 
 import typer
 
 import tts_cli
+from tts_cli.audio import shown
 from tts_cli.errors import UsageError
+from tts_cli.loading import BUILTIN
+from tts_cli.settings import read_toml, settings_file
 
 # An installed package carries the presets inside; a source tree has them beside it.
 PRESET_FOLDERS = (Path(tts_cli.__file__).parent / "configs", Path(tts_cli.__file__).parent.parent / "configs")
 NOT_IN_A_CONFIG = {"config", "version", "help"}
 # Files that belong to the setup are found from the config's folder; what is read or written per run is not.
 RELATIVE_TO_THE_CONFIG = {"model", "mmproj", "speaker_file"}
+MODEL_NAMES = {"model", "hf_repo"}
+GO_WITH_THE_MODEL = {*MODEL_NAMES, "mmproj", "voice"}
+_SETTINGS = "tts_cli.settings"
+_ORIGINS = "tts_cli.origins"
 _KIND_NAMES = {str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
 
 
@@ -23,52 +31,88 @@ def presets() -> dict[str, Path]:
 
 def find_config(given: str) -> Path:
     """A preset's name or a path to a file. Raises `UsageError` listing the presets."""
-    path = Path(given).expanduser()
-    if path.is_file():
-        return path
+    try:
+        path = Path(given).expanduser()
+        if path.exists() and not path.is_dir():  # a pipe will do
+            return path
+    except (OSError, RuntimeError, ValueError) as error:  # ~ of nobody, a name too long, a closed folder
+        raise UsageError(f"--config {shown(given)}: {getattr(error, 'strerror', None) or error}") from None
     if given in (known := presets()):
         return known[given]
-    raise UsageError(f"--config {given}: no such file, and the presets are {', '.join(sorted(known))}")
+    raise UsageError(f"--config {shown(given)}: no such file, and the presets are {', '.join(sorted(known))}")
 
 
 def use_config(ctx: typer.Context, given: str | None) -> str | None:
-    """Option callback (eager): make the file's values the defaults of the running command.
+    """Option callback (eager): make what `tts config set` keeps, and over it the file's values, the defaults of the
+    running command. Returns the path of the file.
 
     Raises `UsageError` for a file that is not TOML, an unknown key or a value of the wrong type.
     """
-    if given is None or ctx.resilient_parsing:
+    if ctx.resilient_parsing:
         return given
-    path = find_config(given)
+    settings = _defaults(ctx, settings_file()) if settings_file().is_file() else {}
+    path = None if given is None else str(find_config(given))
+    values = {} if path is None else _defaults(ctx, Path(path))
+    if values.keys() & MODEL_NAMES:  # another model than the one that is set
+        settings = {name: value for name, value in settings.items() if name not in GO_WITH_THE_MODEL}
+    ctx.meta[_SETTINGS] = settings.keys() - values.keys()
+    ctx.meta[_ORIGINS] = {**dict.fromkeys(settings, settings_file()), **dict.fromkeys(values, path)}
+    ctx.default_map = {**(ctx.default_map or {}), **settings, **values}
+    return path
+
+
+def is_setting(ctx: typer.Context, name: str) -> bool:
+    """Whether the parameter's value comes from `tts config set`, rather than from this run."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "DEFAULT_MAP" and name in ctx.meta.get(_SETTINGS, ())
+
+
+def check_configured(ctx: typer.Context, name: str, value: str | None) -> None:
+    """Refuse a file that is not there by the config that names it: nobody typed the name."""
+    source = ctx.get_parameter_source(name)
+    if source is None or source.name != "DEFAULT_MAP" or value in (None, BUILTIN) or Path(value).exists():
+        return
+    raise UsageError(f"{ctx.meta[_ORIGINS][name]}: {name} is {shown(value)}, and there is no such file")
+
+
+def _defaults(ctx: typer.Context, path: Path) -> dict:
+    """The file's values for parameters of the running command; keys of other commands are checked, too."""
     root = ctx.find_root().command
     known = {**_options(root), **_options(ctx.command)}
     kinds = {**_kinds(root), **_kinds(ctx.command)}
     mine = {parameter.name for parameter in ctx.command.params}
-    defaults = {}
-    for key, value in _read(path).items():
+    defaults, seen = {}, {}
+    for key, value in read_toml(path).items():
         name = known.get(key.replace("_", "-"))
         if name is None:
-            allowed = ", ".join(sorted(known))
-            raise UsageError(f"{path}: unknown key {key!r}; a config may hold {allowed}")
+            raise UsageError(f"{path}: unknown key {key!r}{_closest(key, known)}; a config may hold "
+                             f"{', '.join(sorted(known))}")
+        if (other := seen.setdefault(name, key)) != key:
+            raise UsageError(f"{path}: {other} and {key} are the same option; keep one of them")
         value = _checked(path, key, value, kinds[name])
         if name in RELATIVE_TO_THE_CONFIG:
-            value = str(path.parent / Path(value).expanduser())
+            value = value if value == BUILTIN else _beside(path, key, value)
         if name in mine:
             defaults[name] = value
-    ctx.default_map = {**(ctx.default_map or {}), **defaults}
-    return given
+    return defaults
 
 
-def _read(path: Path) -> dict:
+def _closest(key: str, known) -> str:
+    found = difflib.get_close_matches(key.replace("_", "-"), known, 1)
+    return f", did you mean {found[0]!r}?" if found else ""
+
+
+def _beside(path: Path, key: str, value: str) -> str:
     try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not a TOML file: {error}") from None
+        return str(path.parent / Path(value).expanduser())
+    except RuntimeError as error:  # ~ of a person who does not exist
+        raise UsageError(f"{path}: {key} = {value!r}: {error}") from None
+
+
+def keys(command) -> dict[str, tuple[str, type]]:
+    """What a config may hold for a command: key -> parameter name and kind."""
+    kinds = _kinds(command)
+    return {key: (name, kinds[name]) for key, name in _options(command).items()}
 
 
 def _options(command) -> dict[str, str]:

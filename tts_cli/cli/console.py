@@ -1,11 +1,14 @@
 """What people read, on stderr; standard output is for audio, tables and JSON."""
 
 import contextlib
+import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
+
+from tts_cli.cli.process import forget
 
 
 class Console:
@@ -17,11 +20,11 @@ class Console:
 
     def note(self, message: str) -> None:
         if not self.quiet:
-            print(message, file=sys.stderr, flush=True)
+            tell(message)
 
     def detail(self, message: str) -> None:
         if self.verbose:
-            print(message, file=sys.stderr, flush=True)
+            tell(message)
 
     def warning(self, message: str) -> None:
         self.note(f"tts: warning: {message}")
@@ -39,10 +42,30 @@ class Console:
         """A `progress(bytes done, bytes in all, tensor)` callback with a bar; silent unless stderr is a terminal."""
         return _ByteProgress(label, self.shows_progress)
 
+    def preparation(self, label: str):
+        """A `progress(done, total, what)` callback like that of `byte_progress` for work that begins when it is first
+        called; the bar goes when all is done."""
+        bar = self.byte_progress(label)
+
+        def progress(done: int, total: int, what: str) -> None:
+            bar(done, total, what)
+            if done >= total:
+                bar.__exit__(None, None, None)
+
+        return progress
+
+
+def tell(message: str) -> None:
+    """A line on stderr. Where it cannot be written (a full disk, a terminal that is gone) the work still counts."""
+    try:
+        print(message, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        forget(sys.stderr)
+
 
 def error_line(message: object) -> None:
     """One line for an error, whatever line breaks the message holds."""
-    print("tts: error:", " ".join(str(message).split()), file=sys.stderr, flush=True)
+    tell(f"tts: error: {' '.join(str(message).split())}")
 
 
 @contextlib.contextmanager
@@ -57,11 +80,22 @@ def one_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise KeyboardInterrupt
 
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a script
+        yield
+        return
     before = signal.signal(signal.SIGINT, interrupted)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _size() -> dict[str, int]:
+    """A usual size for a terminal that does not know its own and says 0, where tqdm would show nothing."""
+    try:
+        return {} if os.get_terminal_size(sys.stderr.fileno()).columns else {"ncols": 80, "nrows": 24}
+    except (OSError, ValueError):
+        return {}
 
 
 class _AudioProgress:
@@ -73,7 +107,7 @@ class _AudioProgress:
         from tqdm import tqdm
 
         self._started = time.perf_counter()
-        self._bar = tqdm(disable=not self._shown, file=sys.stderr, leave=False, mininterval=0.2,
+        self._bar = tqdm(disable=not self._shown, file=sys.stderr, leave=False, mininterval=0.2, **_size(),
                          bar_format="{desc}{n:.1f} s of audio in {elapsed}{postfix}")
         return self
 
@@ -104,7 +138,7 @@ class _ByteProgress:
 
         if self._bar is None:
             self._bar = tqdm(total=total, disable=not self._shown, file=sys.stderr, leave=False, desc=self._label,
-                             unit="B", unit_scale=True)
+                             unit="B", unit_scale=True, **_size())
         self._bar.update(done - self._bar.n)
 
     def __exit__(self, *exception):

@@ -128,7 +128,7 @@ def _print_text(result: dict) -> None:
             print(f"  {tensor['name']:<44}{tensor['type']:<8}{tensor['shape']}")
         print()
     if "pair" in result:
-        print("pair: fits" if result["pair"]["fits"] else f"pair: does not fit: {result['pair']['reason']}")
+        print("pair: fits" if result["pair"]["fits"] else "pair: does not fit")  # the error line says why
 
 
 def _readable(key: str, value) -> str:

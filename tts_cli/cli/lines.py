@@ -9,7 +9,7 @@ from pathlib import Path
 from tts_cli.background import Ahead, Worker
 from tts_cli.cli.console import Console, error_line, one_interrupt
 from tts_cli.cli.sinks import Outputs, Sinks, open_sinks
-from tts_cli.cli.sources import MAX_TEXT_BYTES, ModelChoice
+from tts_cli.cli.sources import MAX_TEXT_BYTES, ModelChoice, files_of
 from tts_cli.cli.speak import NAMES, Manner, ready, report
 from tts_cli.engine import CancelToken, Engine
 from tts_cli.errors import TtsError, UsageError
@@ -38,7 +38,7 @@ def speak_lines(choice: ModelChoice, manner: Manner, outputs: Outputs, output_di
     if output_dir is not None and outputs.path is not None:
         raise UsageError("--output and --output-dir exclude each other; give one of them")
     outputs, name = _check(outputs, output_dir, manner, choice)
-    clip = manner.read_clip()
+    clip = manner.read_clip(console)
     with contextlib.ExitStack() as stack:
         stack.enter_context(one_interrupt())
         worker, reader = stack.enter_context(Worker()), stack.enter_context(Worker())
@@ -57,7 +57,7 @@ def speak_lines(choice: ModelChoice, manner: Manner, outputs: Outputs, output_di
 
 def _check(outputs: Outputs, output_dir: str | None, manner: Manner, choice: ModelChoice) -> tuple[Outputs, str]:
     """Outputs with a format, and the pattern of the files' names ("" without --output-dir)."""
-    inputs = [manner.speaker_file, *(choice.pair if isinstance(choice.pair, tuple) else ())]
+    inputs = [manner.speaker_file, *files_of(choice.pair)]
     if output_dir is None:
         return outputs.checked(inputs), ""
     from tts_cli.audio.encode import FORMATS
@@ -101,7 +101,7 @@ class _Run:
                     if self._shared is not None:
                         self._shared.write(chunk)
                     sinks.write(chunk, line.cancel)
-                sinks.finish(line.reading.marks)
+                sinks.finish(line.reading.marks, line.reading.words)
                 # What is there already is being made while this line is heard.
                 following = self._started(given.poll)
                 sinks.drain(line.cancel)

@@ -9,10 +9,14 @@ import traceback
 from typing import NoReturn
 
 import typer
+from typer.main import get_command
 
 from tts_cli.background import any_busy
-from tts_cli.cli import bench, codec, convert, inspect, repl
-from tts_cli.cli.console import error_line
+from tts_cli.cli import bench, codec, convert, inspect, repl, settings, voices
+from tts_cli.cli.console import error_line, tell
+from tts_cli.cli.help import with_plain_help
+from tts_cli.cli.process import forget, occupy_closed_streams, signals_unwind
+from tts_cli.cli.refusals import explain
 from tts_cli.cli.speak import speak
 from tts_cli.errors import TtsError
 
@@ -21,11 +25,12 @@ EXIT_INTERRUPTED = 130
 EXIT_CLOSED_PIPE = 141  # what a shell shows for a program that SIGPIPE ended
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False,
-                  context_settings={"help_option_names": ["-h", "--help"]})
+                  context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 app.callback(invoke_without_command=True)(speak)
 for verb in (repl.repl, convert.convert, inspect.inspect, bench.bench):
     app.command(rich_help_panel="Verbs")(verb)
-app.add_typer(codec.app, name="codec", rich_help_panel="Verbs")
+for name, verbs in (("voices", voices.app), ("codec", codec.app), ("config", settings.app)):
+    app.add_typer(verbs, name=name, rich_help_panel="Verbs")
 
 # typer exports BadParameter; two classes below it lies the base of every refused command line.
 _CommandLineError = typer.BadParameter.__mro__[2]
@@ -34,9 +39,11 @@ _CommandLineError = typer.BadParameter.__mro__[2]
 def main(arguments: list[str] | None = None) -> int:
     """Run `tts` with the arguments (default: the process's) and return the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    occupy_closed_streams()
     _tolerate_narrow_encodings()
     try:
-        code = app(args=arguments, prog_name="tts", standalone_mode=False) or 0
+        with signals_unwind():
+            code = with_plain_help(get_command(app))(args=arguments, prog_name="tts", standalone_mode=False) or 0
         return _interrupted() if code == EXIT_INTERRUPTED else code
     except TtsError as error:
         if _is_closed_pipe(error):
@@ -44,10 +51,12 @@ def main(arguments: list[str] | None = None) -> int:
         error_line(error)
         return error.exit_code
     except _CommandLineError as error:
-        error_line(f"{error.format_message()} (tts --help lists the options)")
+        error_line(explain(error, arguments))
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
+    except SystemExit as error:  # SIGTERM or SIGHUP
+        return error.code
     except Exception as error:
         return _failed(error, verbose=bool({"-v", "--verbose"} & set(arguments)))
 
@@ -66,13 +75,13 @@ def leave(code: int) -> NoReturn:
 
 
 def _interrupted() -> int:
-    print("tts: interrupted", file=sys.stderr, flush=True)
+    tell("tts: interrupted")
     return EXIT_INTERRUPTED
 
 
 def _failed(error: Exception, verbose: bool) -> int:
     if _is_closed_pipe(error):
-        _forget_standard_output()
+        forget(sys.stdout)
         return EXIT_CLOSED_PIPE
     if verbose:
         traceback.print_exception(error)
@@ -92,12 +101,6 @@ def _is_closed_pipe(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def _forget_standard_output() -> None:
-    """Keep the interpreter from complaining again when it flushes a closed pipe on its way out."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _tolerate_narrow_encodings() -> None:

@@ -16,6 +16,8 @@ from tts_cli.cli.config import use_config
 from tts_cli.engine import CHUNK_FRAMES, SpeechRequest
 from tts_cli.errors import UsageError
 
+MAX_THREADS = 1024  # OpenMP crashes where the system gives no more
+
 _RULES = {f.name: f.metadata for f in fields(SpeechRequest) if f.metadata}
 
 
@@ -42,6 +44,12 @@ def _option(*names: str, panel: str, help: str, metavar: str, default: str | boo
     return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, show_default=default, **more)
 
 
+def _check_threads(threads: int | None) -> int | None:
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise UsageError(f"--threads: {threads} is out of range, it is 1 to {MAX_THREADS}")
+    return threads
+
+
 Prompt = Annotated[str | None, _option(
     "--prompt", "-p", panel="Input", metavar="TEXT", default="none",
     help="Text to speak; - reads standard input")]
@@ -53,27 +61,34 @@ Config = Annotated[str | None, _option(
     help="Take options from a preset or a TOML file; keys are option names, the command line wins")]
 
 Model = Annotated[str | None, _option(
-    "--model", "-m", panel="Model", metavar="TALKER.gguf", default="none", help="Talker GGUF")]
+    "--model", "-m", panel="Model", metavar="TALKER.gguf|FOLDER|builtin", default="the built-in voice",
+    help="Talker GGUF of Qwen3-TTS, or the folder of a Kokoro checkpoint")]
 Mmproj = Annotated[str | None, _option(
     "--mmproj", "-mm", panel="Model", metavar="MMPROJ.gguf", default="the only mmproj*.gguf beside the talker",
     help="GGUF with code predictor, vocoder and speaker encoder")]
 HfRepo = Annotated[str | None, _option(
     "--hf-repo", "-hf", panel="Model", metavar="OWNER/NAME[:QUANT]", default="none",
-    help="Download the pair from Hugging Face (once, then cached); quant Q8_0, then Q4_K_M, then the only one")]
+    help="Download the model from Hugging Face (once, then cached); quant Q8_0, then Q4_K_M, then the only one")]
 Device = Annotated[str, _option(
     "--device", panel="Model", metavar="auto|cpu|cuda|cuda:N|mps", default=True, help="Where to compute")]
 Dtype = Annotated[str, _option(
     "--dtype", panel="Model", metavar="auto|float32|bfloat16", default=True,
     help="Talker and predictor precision; auto is bfloat16 where the hardware multiplies it, else float32")]
 Threads = Annotated[int | None, _option(
-    "--threads", "-t", panel="Model", metavar="N", min=1, default="OMP_NUM_THREADS, else physical cores",
-    help="CPU threads")]
+    "--threads", "-t", panel="Model", metavar="N", callback=_check_threads,
+    default="OMP_NUM_THREADS, else physical cores", help=f"CPU threads (1 to {MAX_THREADS})")]
 GpuLayers = Annotated[str | None, _option(
     "-ngl", "--gpu-layers", panel="Model", metavar="N", default="none",
     help="Accepted for llama.cpp command lines and ignored: --device decides")]
 
 Lang = Annotated[str, _request(
     "language", "--lang", "--tts-lang", panel="Voice", metavar="auto|NAME|CODE", default="auto")]
+Voice = Annotated[str | None, _option(
+    "--voice", panel="Voice", metavar="NAME|MIX|FILE", default="af_heart, or the model's own",
+    help="Voice by name (tts voices list), a mix such as af_heart:0.7,am_michael:0.3, or a voice file")]
+Speed = Annotated[float, _request("speed", "--speed", panel="Voice", metavar="X", default="1")]
+Phonemes = Annotated[bool, _flag("--phonemes", panel="Voice", help="Print the phonemes of the text and stop (Kokoro)")]
+FromPhonemes = Annotated[bool, _request("phonemes", "--from-phonemes", panel="Voice", default="off")]
 SpeakerFile = Annotated[str | None, _option(
     "--speaker-file", "--tts-speaker-file", panel="Voice", metavar="CLIP", default="none",
     help="Clone the voice of this recording (WAV, FLAC, MP3, Ogg, Opus ...), a few seconds of clean speech")]
@@ -99,6 +114,7 @@ SubTopK = Annotated[int | None, _request(
 SubTopP = Annotated[float | None, _request(
     "sub_top_p", "--sub-top-p", panel="Sampling", metavar="X", default="the model's, usually 1")]
 Greedy = Annotated[bool, _request("greedy", "--greedy", panel="Sampling", default="off")]
+NoGreedy = Annotated[bool, _flag("--no-greedy", panel="Sampling", help="Sample: undoes a greedy set in --config")]
 Seed = Annotated[int | None, _request(
     "seed", "--seed", "-s", panel="Sampling", metavar="N", default="random, printed at the end")]
 MaxFrames = Annotated[int | None, _request(
@@ -111,9 +127,13 @@ Gap = Annotated[float | None, _option(
     "--gap", panel="Long text", metavar="SECONDS", default="0.25, at paragraphs 0.6",
     help="Silence between two utterances")]
 Srt = Annotated[str | None, _option(
-    "--srt", panel="Long text", metavar="FILE.srt", default="none", help="Write subtitles, one per utterance")]
+    "--srt", panel="Long text", metavar="FILE.srt", default="none",
+    help="Write subtitles: one per utterance, with Kokoro shorter ones")]
 Vtt = Annotated[str | None, _option(
     "--vtt", panel="Long text", metavar="FILE.vtt", default="none", help="Write subtitles as WebVTT")]
+Timestamps = Annotated[str | None, _option(
+    "--timestamps", panel="Long text", metavar="FILE.json", default="none",
+    help="Write when each utterance, and with Kokoro each word, begins and ends, in seconds")]
 
 Output = Annotated[str | None, _option(
     "--output", "-o", panel="Output", metavar="FILE|-", default="none",
@@ -156,7 +176,8 @@ FLAGS = {
     "language": "--lang", "text_mode": "--text-mode", "temperature": "--temp", "top_k": "--top-k", "top_p": "--top-p",
     "repeat_penalty": "--repeat-penalty", "sub_temperature": "--sub-temp", "sub_top_k": "--sub-top-k",
     "sub_top_p": "--sub-top-p", "seed": "--seed", "max_frames": "--max-frames", "chunk_frames": "--chunk-frames",
-    "max_chars": "--max-chars", "gap": "--gap",
+    "max_chars": "--max-chars", "gap": "--gap", "voice": "--voice",
+    "greedy": "--greedy", "speed": "--speed", "phonemes": "--from-phonemes",
 }
 
 
@@ -186,6 +207,26 @@ def typed(ctx: typer.Context, name: str) -> bool:
     """Whether the parameter was typed on the command line, rather than left alone or set by --config."""
     source = ctx.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
+
+
+def warn_unused(ctx: typer.Context, engine, console) -> None:
+    """Say which of the typed options make no difference to this engine."""
+    unused = [flag for field, flag in FLAGS.items()
+              if field in engine.unused and typed(ctx, flag.removeprefix("--").replace("-", "_"))]
+    if unused:
+        console.warning(f"{', '.join(unused)}: no effect with this model")
+
+
+def chosen_greedy(ctx: typer.Context, greedy: bool, no_greedy: bool) -> bool:
+    """Whether to be greedy: a temperature that was typed beats a greedy that was not. Raises `UsageError`."""
+    if not only_one(ctx, {"greedy": greedy, "no_greedy": no_greedy})["greedy"]:
+        return False
+    for name in ("temp", "sub_temp"):
+        if typed(ctx, name):
+            if typed(ctx, "greedy"):
+                raise UsageError(f"--greedy and --{name.replace('_', '-')} exclude each other; give one of them")
+            return False
+    return True
 
 
 def only_one(ctx: typer.Context, values: dict[str, str | bool | None]) -> dict[str, str | bool | None]:

@@ -13,15 +13,18 @@ from tts_cli.errors import UsageError
 
 @dataclass(frozen=True)
 class Outputs:
-    """What was asked for. `path` None writes no audio, `device` matters when `play` is set."""
+    """What was asked for. `path` None writes no audio, `device` matters when `play` is set, and `inputs` are files that
+    no output may replace, besides those that are passed to the checks."""
 
     path: str | None = None
     format: str | None = None
     codes: str | None = None
     srt: str | None = None
     vtt: str | None = None
+    timestamps: str | None = None
     play: bool = False
     device: str | None = None
+    inputs: tuple[str | Path | None, ...] = ()
 
     def checked(self, inputs: Sequence[str | Path | None]) -> "Outputs":
         """With the format filled in. Refuses what could not be written, and a missing sound device, early."""
@@ -41,7 +44,10 @@ class Outputs:
         """Refuse files that cannot be written or are `inputs` or each other."""
         from tts_cli.audio.write import check_output
 
-        named = {"--output": self.path, "--dump-codes": self.codes, "--srt": self.srt, "--vtt": self.vtt}
+        named = {"--output": self.path, "--dump-codes": self.codes, "--srt": self.srt, "--vtt": self.vtt,
+                 "--timestamps": self.timestamps}
+        # 0 is standard input, which may be a file as well.
+        reads = [0, *(Path(read) for read in (*inputs, *self.inputs) if read and read != "-")]
         seen = {}
         for flag, path in named.items():
             if path is None:
@@ -50,7 +56,7 @@ class Outputs:
                 raise UsageError(f"{flag}: standard output is for audio; give a file name")
             if (other := seen.setdefault(os.path.realpath(path), flag)) != flag:
                 raise UsageError(f"{flag} and {other} name the same file")
-            check_output(path, inputs=[Path(read) for read in inputs if read and read != "-"])
+            check_output(path, inputs=reads)
 
 
 class Sinks:
@@ -93,7 +99,7 @@ class Sinks:
             with self._device_may_go():
                 self._player.write(chunk.samples, cancel)
 
-    def finish(self, marks) -> None:
+    def finish(self, marks, words=()) -> None:
         """Complete the files; the end of the sound is still to be waited for, by `drain`."""
         if self._codes_file is not None:
             import numpy as np
@@ -102,11 +108,16 @@ class Sinks:
                     np.concatenate(self._codes).astype(np.int32) if self._codes else np.zeros((0, 16), np.int32))
         self._files.close()
         if self.outputs.srt or self.outputs.vtt:
-            from tts_cli.subtitles import write_srt, write_vtt
+            from tts_cli.subtitles import cues, write_srt, write_vtt
 
+            shown = cues(words) if words else marks
             for path, write in ((self.outputs.srt, write_srt), (self.outputs.vtt, write_vtt)):
                 if path:
-                    write(marks, path)
+                    write(shown, path)
+        if self.outputs.timestamps:
+            from tts_cli.subtitles import write_timestamps
+
+            write_timestamps(marks, words, self.outputs.timestamps)
 
     def drain(self, cancel=None) -> None:
         """Wait until the last sample was heard, and close the device."""

@@ -2,21 +2,27 @@
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
+from tts_cli.cli.config import check_configured, is_setting
 from tts_cli.cli.console import Console
-from tts_cli.cli.options import only_one
+from tts_cli.cli.options import only_one, typed
 from tts_cli.engine import Engine
 from tts_cli.errors import UsageError
-from tts_cli.loading import open_engine
+from tts_cli.loading import BUILTIN, open_engine
 from tts_cli.text import clean_text, decode_text
 
 MAX_TEXT_BYTES = 16 << 20
-NO_MODEL = ("no model: give -m TALKER.gguf (and -mm MMPROJ.gguf), or -hf OWNER/NAME[:QUANT] to download a pair, "
-            "or --config FILE.toml that sets one of them")
+# torch keeps 1,024 compiled kernels, one for each layer and length. Where lengths seldom come again that only fills and
+# scatters the heap: 1.6 GB after eight clauses, 1.0 GB with this.
+KERNELS_KEPT = "64"
+VOICE_FILES = (".pt", ".bin", ".npy", ".npz", ".safetensors")
+DEFAULT_MODEL = ("the built-in voice speaks (Kokoro-82M); for Qwen3-TTS give -m TALKER.gguf or -hf OWNER/NAME, or "
+                 "keep one: tts config set model TALKER.gguf")
 
 
 def read_text(ctx: typer.Context, prompt: str | None, file: str | None) -> str:
@@ -58,23 +64,61 @@ def _decoded(raw: bytes, where: str) -> str:
     return decode_text(raw, where)
 
 
-def locate_pair(ctx: typer.Context, model: str | None, mmproj: str | None,
-                hf_repo: str | None) -> tuple[str, str | None] | str:
-    """(talker, mmproj or None) paths, or the repository to download; see `resolve_pair`.
+def read_voice(clip: str | Path, warn: Callable[[str], None]):
+    """Samples of a reference clip; tells what is not right with one that can be used all the same."""
+    from tts_cli.audio.read import clip_warnings, read_clip
 
-    Raises `UsageError` when none or both were given.
+    samples = read_clip(clip)
+    for warning in clip_warnings(samples):
+        warn(warning)
+    return samples
+
+
+def chosen_voice(ctx: typer.Context, voice: str | None, speaker_file: str | None,
+                 no_voice: bool) -> tuple[str | None, Path | None, str | None]:
+    """Of --voice, --speaker-file and --no-voice the one given: (name or mix, voice file, recording to clone).
+
+    Raises `UsageError` when two were typed.
     """
+    if is_setting(ctx, "voice") and (typed(ctx, "model") or typed(ctx, "hf_repo")):
+        voice = None  # it goes with the model that is set
+    given = only_one(ctx, {"voice": voice, "speaker_file": speaker_file, "no_voice": no_voice})
+    voice = given["voice"]
+    if voice is not None and (Path(voice).suffix.lower() in VOICE_FILES or "/" in voice or os.sep in voice):
+        return None, Path(voice).expanduser(), None
+    return voice, None, given["speaker_file"]
+
+
+def locate_pair(ctx: typer.Context, model: str | None, mmproj: str | None,
+                hf_repo: str | None) -> tuple[str, str | None] | str | None:
+    """(talker, mmproj or None) paths, the repository to download, or None for the built-in model; see `resolve_pair`.
+
+    Raises `UsageError` when two were given.
+    """
+    if typed(ctx, "model") and is_setting(ctx, "mmproj"):
+        mmproj = None  # it goes with the model that is set
     chosen = only_one(ctx, {"model": model, "hf_repo": hf_repo})
     if chosen["hf_repo"]:
         only_one(ctx, {"mmproj": mmproj, "hf_repo": hf_repo})
         return chosen["hf_repo"]
     if chosen["model"]:
+        check_configured(ctx, "model", chosen["model"])
+        check_configured(ctx, "mmproj", mmproj)
         return chosen["model"], mmproj
-    raise UsageError(NO_MODEL)
+    if mmproj is not None:
+        raise UsageError("--mmproj goes with a talker: give -m TALKER.gguf, too")
+    return None
 
 
-def resolve_pair(pair: tuple[str, str | None] | str, console: Console) -> tuple[str, str | None]:
+def files_of(pair: tuple[str, str | None] | str | None) -> list[str]:
+    """The files a choice names by their paths."""
+    return [path for path in pair if path is not None and path != BUILTIN] if isinstance(pair, tuple) else []
+
+
+def resolve_pair(pair: tuple[str, str | None] | str | None, console: Console) -> tuple[str, str | None]:
     """Paths of the pair, downloaded first when it is a repository. Raises `UsageError` or `TtsError`."""
+    if pair is None:
+        return BUILTIN, None
     if isinstance(pair, str):
         from huggingface_hub.utils import disable_progress_bars
 
@@ -83,7 +127,7 @@ def resolve_pair(pair: tuple[str, str | None] | str, console: Console) -> tuple[
         if not console.shows_progress:
             disable_progress_bars()
         talker, mmproj = resolve(pair)
-        return str(talker), str(mmproj)
+        return str(talker), None if mmproj is None else str(mmproj)
     return pair
 
 
@@ -91,7 +135,7 @@ def resolve_pair(pair: tuple[str, str | None] | str, console: Console) -> tuple[
 class ModelChoice:
     """Which model to speak with, and on what; `pair` is what `locate_pair` found."""
 
-    pair: tuple[str, str | None] | str
+    pair: tuple[str, str | None] | str | None
     device: str
     dtype: str
     threads: int | None
@@ -101,12 +145,20 @@ class ModelChoice:
         """Download when needed, set the threads, read the headers: not the weights. Imports torch."""
         talker, mmproj = resolve_pair(self.pair, console)
         use_threads(self.threads)
-        engine = open_engine(talker, mmproj, device=self.device, dtype=self.dtype)
+        engine = open_engine(talker, mmproj, device=self.device, dtype=self.dtype,
+                             progress=console.preparation("preparing the built-in voice"))
+        if "codes" in engine.unused:  # whole clauses, each of a length of its own
+            os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)  # read when the first one is made
         for line in engine.describe():
             console.detail(line)
         if self.gpu_layers is not None:
             console.detail(f"-ngl {self.gpu_layers} is ignored: --device decides where to compute")
         return engine
+
+    def tell(self, console: Console) -> None:
+        """Say what speaks where nobody chose."""
+        if self.pair is None:
+            console.note(f"tts: {DEFAULT_MODEL}")
 
 
 def use_threads(threads: int | None) -> int:

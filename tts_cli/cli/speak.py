@@ -10,11 +10,12 @@ from pathlib import Path
 
 import typer
 
+from tts_cli.audio import shown
 from tts_cli.background import Worker
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console, one_interrupt
 from tts_cli.cli.sinks import Outputs, Sinks, open_sinks
-from tts_cli.cli.sources import ModelChoice, locate_pair, read_text
+from tts_cli.cli.sources import ModelChoice, chosen_voice, locate_pair, read_text, read_voice
 from tts_cli.engine import CancelToken, Engine, SpeechRequest
 from tts_cli.errors import UsageError
 from tts_cli.utterances import PARAGRAPH_GAP, estimate_seconds, utterances
@@ -30,18 +31,20 @@ def speak(
     prompt: o.Prompt = None, file: o.File = None, config: o.Config = None,
     model: o.Model = None, mmproj: o.Mmproj = None, hf_repo: o.HfRepo = None,
     device: o.Device = "auto", dtype: o.Dtype = "auto", threads: o.Threads = None, gpu_layers: o.GpuLayers = None,
-    lang: o.Lang = "auto", speaker_file: o.SpeakerFile = None, no_voice: o.NoVoice = False,
+    lang: o.Lang = "auto", voice: o.Voice = None, speed: o.Speed = 1.0, phonemes: o.Phonemes = False,
+    from_phonemes: o.FromPhonemes = False, speaker_file: o.SpeakerFile = None, no_voice: o.NoVoice = False,
     text_mode: o.TextMode = None,
     temp: o.Temp = None, top_k: o.TopK = None, top_p: o.TopP = None, repeat_penalty: o.RepeatPenalty = None,
     sub_temp: o.SubTemp = None, sub_top_k: o.SubTopK = None, sub_top_p: o.SubTopP = None,
-    greedy: o.Greedy = False, seed: o.Seed = None, max_frames: o.MaxFrames = None,
+    greedy: o.Greedy = False, no_greedy: o.NoGreedy = False, seed: o.Seed = None, max_frames: o.MaxFrames = None,
     max_chars: o.MaxChars = None, gap: o.Gap = None, srt: o.Srt = None, vtt: o.Vtt = None,
+    timestamps: o.Timestamps = None,
     output: o.Output = None, format: o.Format = None, chunk_frames: o.ChunkFrames = None,
     dump_codes: o.DumpCodes = None, lines: o.Lines = False, output_dir: o.OutputDir = None,
     play: o.Play = False, output_device: o.OutputDevice = None, list_devices: o.ListDevices = False,
     quiet: o.Quiet = False, verbose: o.Verbose = False, version: o.Version = False,
 ) -> int:
-    """Speak TEXT with a Qwen3-TTS model (two GGUF files), aloud or into an audio file; alone: interactive.
+    """Speak TEXT, aloud or into an audio file, with the built-in voice or another model; alone: interactive.
 
     Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 cut at the automatic frame budget, 130 interrupted,
     141 the reader of the pipe went away.
@@ -53,27 +56,33 @@ def speak(
         return print_devices()
     console = Console(quiet, verbose)
     choice = ModelChoice(locate_pair(ctx, model, mmproj, hf_repo), device, dtype, threads, gpu_layers)
-    speaker_file = o.only_one(ctx, {"speaker_file": speaker_file, "no_voice": no_voice})["speaker_file"]
+    voice, voice_file, speaker_file = chosen_voice(ctx, voice, speaker_file, no_voice)
     with o.flags_named():
         request = SpeechRequest(
-            text="", language=lang, text_mode=text_mode,
+            text="", language=lang, voice=voice, speed=speed, phonemes=from_phonemes, text_mode=text_mode,
             temperature=temp, top_k=top_k, top_p=top_p, repeat_penalty=repeat_penalty,
             sub_temperature=sub_temp, sub_top_k=sub_top_k, sub_top_p=sub_top_p,
-            greedy=greedy, seed=seed, max_frames=max_frames, chunk_frames=o.parse_chunk_frames(chunk_frames))
-    manner = Manner(request, speaker_file, max_chars, gap)
-    outputs = Outputs(output, format, dump_codes, srt, vtt, play or (output is None and output_dir is None),
-                      output_device)
+            greedy=o.chosen_greedy(ctx, greedy, no_greedy), seed=seed, max_frames=max_frames,
+            chunk_frames=o.parse_chunk_frames(chunk_frames))
+    manner = Manner(request, speaker_file, max_chars, gap, voice_file)
+    outputs = Outputs(output, format, dump_codes, srt, vtt, timestamps, play or (output is None and output_dir is None),
+                      output_device, inputs=(config,))
+    if phonemes:
+        _refuse_with("--phonemes only prints, for -p TEXT, -f FILE or standard input", output=output,
+                     output_dir=output_dir, format=format, dump_codes=dump_codes, srt=srt, vtt=vtt,
+                     timestamps=timestamps, from_phonemes=from_phonemes or None)
+        return print_phonemes(choice, manner, read_text(ctx, prompt, file))
     if lines or output_dir is not None:
         from tts_cli.cli.lines import speak_lines
 
         if not lines:
             raise UsageError("--output-dir needs --lines; one text goes to -o FILE")
         _refuse_with("--lines reads texts from standard input and writes only audio", prompt=prompt, file=file,
-                     dump_codes=dump_codes, srt=srt, vtt=vtt)
+                     dump_codes=dump_codes, srt=srt, vtt=vtt, timestamps=timestamps)
         return speak_lines(choice, manner, outputs, output_dir, console)
     if _is_interactive(prompt, file, output):
         _refuse_with("give -p TEXT, -f FILE or text on standard input with it",
-                     dump_codes=dump_codes, srt=srt, vtt=vtt, format=format)
+                     dump_codes=dump_codes, srt=srt, vtt=vtt, timestamps=timestamps, format=format)
         from tts_cli.cli.repl import interact
 
         return interact(choice, manner, output_device, console)
@@ -81,11 +90,14 @@ def speak(
     pieces = manner.pieces(text)
     if outputs.device is not None and not outputs.play:
         raise UsageError("--output-device needs --play when -o is given")
-    inputs = [file, speaker_file, model, mmproj]
+    inputs = [file, speaker_file, voice_file, model, mmproj]
     outputs = outputs.checked(inputs)
-    clip = manner.read_clip()
+    clip = manner.read_clip(console)
     with one_interrupt(), Worker() as worker:
         engine = worker.call(ready, choice, manner, next(pieces).text, outputs, console)
+        o.warn_unused(ctx, engine, console)
+        if from_phonemes and (unknown := engine.unknown_symbols(text)):
+            console.warning(f"symbols the model does not know are left out: {' '.join(unknown[:20])}")
         return speak_text(engine, worker, manner.with_voice_of(engine, worker, clip), text, outputs, console)
 
 
@@ -97,6 +109,7 @@ class Manner:
     speaker_file: str | None = None
     max_chars: int | None = None
     gap: float | None = None
+    voice_file: Path | None = None
 
     def pieces(self, text: str):
         """The utterances of a text, made as they are needed. Raises `UsageError` when there is nothing to speak."""
@@ -106,17 +119,19 @@ class Manner:
         with o.flags_named():
             return utterances(text, **given)
 
-    def read_clip(self):
+    def read_clip(self, console: Console):
         """Samples of the voice to clone, or None."""
-        if self.speaker_file is None:
-            return None
-        from tts_cli.audio.read import read_clip
+        return None if self.speaker_file is None else read_voice(self.speaker_file, console.warning)
 
-        return read_clip(self.speaker_file)
+    def with_voice_file(self, engine: Engine) -> "Manner":
+        """With the voice that is read from a file, when there is one. Raises `UsageError` or `ModelFileError`."""
+        if self.voice_file is None:
+            return self
+        return replace(self, request=replace(self.request, voice=engine.voice_from_file(self.voice_file)))
 
     def with_voice_of(self, engine: Engine, worker: Worker, clip) -> "Manner":
         if clip is None:
-            return self
+            return self.with_voice_file(engine)
         voice = worker.call(engine.voice_from_clip, clip, Path(self.speaker_file).stem)
         return replace(self, request=replace(self.request, voice=voice))
 
@@ -125,10 +140,22 @@ def ready(choice: ModelChoice, manner: Manner, text: str, outputs: Outputs, cons
     """The engine, loaded, after everything that could be refused was."""
     engine = choice.open(console)
     outputs.check_files(engine.paths)
+    if outputs.codes is not None and "codes" in engine.unused:
+        raise UsageError("--dump-codes: this model speaks without codes")
     with o.flags_named():
-        engine.check(replace(manner.request, text=text))
+        engine.check(replace(manner.with_voice_file(engine).request, text=text))
+    choice.tell(console)
     engine.load()
     return engine
+
+
+def print_phonemes(choice: ModelChoice, manner: Manner, text: str) -> int:
+    """`--phonemes`: one line on standard output, which --from-phonemes speaks. Needs no weights."""
+    engine = choice.open(Console(quiet=True))
+    request = manner.with_voice_file(engine).request
+    with o.flags_named():
+        print(engine.phonemes(text, request.voice, request.language))
+    return 0
 
 
 def speak_text(engine: Engine, worker: Worker, manner: Manner, text: str, outputs: Outputs, console: Console) -> int:
@@ -146,7 +173,7 @@ def speak_text(engine: Engine, worker: Worker, manner: Manner, text: str, output
                     ended += 1
                 progress.advance(chunk.samples.size / chunk.sample_rate, ended + 1)
                 seconds += chunk.samples.size / chunk.sample_rate
-        sinks.finish(reading.marks)
+        sinks.finish(reading.marks, reading.words)
         sinks.drain(cancel)
     return report(reading, manner.request, sinks, console, NAMES.get(outputs.path, outputs.path))
 
@@ -163,7 +190,7 @@ def report(reading, request: SpeechRequest, sinks: Sinks, console: Console, wher
         console.warning(f"truncated after {result.frames} frames ({result.audio_seconds:.2f} s): the model had not "
                         f"ended the speech; {advice}")
     parts = f", {len(reading.marks)} utterances" if len(reading.marks) > 1 else ""
-    console.note(f"{where}: {result}{parts}")
+    console.note(f"{shown(where)}: {result}{parts}")
     if sinks.outputs.play:
         console.detail(f"underruns: {sinks.underruns}")
     if sinks.lost is not None:

@@ -194,7 +194,7 @@ def check_magic(start: bytes, path: Path) -> None:
     hint = "give the path of a .gguf file"
     if start.startswith(b"version https://git-lfs"):
         hint = "it is a Git LFS pointer, not the model itself: fetch the model with `git lfs pull`"
-    elif start.lstrip()[:1] == b"<":
+    elif start.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"<":
         hint = "it is a web page: download the file itself, not the page about it"
     elif len(start) > 8 and start[8:9] == b"{":
         hint = "it looks like a safetensors file: `tts convert` makes GGUF files from a checkpoint folder"
