@@ -214,6 +214,7 @@ class Engine(Protocol):
     languages: list[str]     # besides "auto"
     voice_names: list[str]   # what `SpeechRequest.voice` may name; empty when there are none
     unused: frozenset[str]   # fields of a request that make no difference, "codes" when chunks have none
+    default_clip: Path | None  # a recording to clone when no voice is given, for models that would pick one at random
 
     def check(self, request: SpeechRequest) -> None:
         """Refuse, before any weight is read, what `speak` could not do. Raises `UsageError`."""
@@ -224,8 +225,11 @@ class Engine(Protocol):
     def speak(self, request: SpeechRequest, cancel: CancelToken | None = None) -> Speech:
         """Start one utterance. Several may be iterated in turn: all state belongs to the returned `Speech`."""
 
-    def voice_from_clip(self, clip: np.ndarray, name: str) -> Voice:
-        """Clone: mono float32 samples at `sample_rate` to a `Voice`. Raises `UsageError` if the model cannot."""
+    def check_cloning(self, transcript: bool) -> None:
+        """Refuse, before any weight is read, what `voice_from_clip` could not do. Raises `UsageError`."""
+
+    def voice_from_clip(self, clip: np.ndarray, name: str, ref_text: str | None = None) -> Voice:
+        """Clone: mono float32 samples at `sample_rate`, and what they say, to a `Voice`. Raises `UsageError`."""
 
     def voice_from_file(self, path: Path) -> KokoroVoice:
         """A voice that was saved. Raises `UsageError` if the model has no such files, or `ModelFileError`."""

@@ -293,6 +293,8 @@ class Session:
     def _use_first(self, voice: "Future[Voice]") -> None:
         wait(self._engine)
         first = wait(voice)
+        if first is None or isinstance(first, str):  # the model's own, or one it knows by name
+            return
         self._voices[first.name] = first
         self._use(first)
 

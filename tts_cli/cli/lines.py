@@ -8,9 +8,10 @@ from pathlib import Path
 
 from tts_cli.background import Ahead, Worker
 from tts_cli.cli.console import Console, error_line, one_interrupt
+from tts_cli.cli.manner import Manner
 from tts_cli.cli.sinks import Outputs, Sinks, open_sinks
 from tts_cli.cli.sources import MAX_TEXT_BYTES, ModelChoice, files_of
-from tts_cli.cli.speak import NAMES, Manner, ready, report
+from tts_cli.cli.speak import NAMES, ready, report
 from tts_cli.engine import CancelToken, Engine
 from tts_cli.errors import TtsError, UsageError
 from tts_cli.text import clean_text, decode_text
@@ -44,7 +45,7 @@ def speak_lines(choice: ModelChoice, manner: Manner, outputs: Outputs, output_di
         worker, reader = stack.enter_context(Worker()), stack.enter_context(Worker())
         given = stack.enter_context(reader.ahead(_read_lines(), CancelToken()))
         engine = worker.call(ready, choice, manner, "a", outputs, console)
-        manner = manner.with_voice_of(engine, worker, clip)
+        manner = worker.call(manner.voiced, engine, clip, console)
         shared = None
         if outputs.path is not None:  # one output holds all lines
             shared = stack.enter_context(open_sinks(replace(outputs, play=False), engine.sample_rate, console))

@@ -84,7 +84,7 @@ GpuLayers = Annotated[str | None, _option(
 Lang = Annotated[str, _request(
     "language", "--lang", "--tts-lang", panel="Voice", metavar="auto|NAME|CODE", default="auto")]
 Voice = Annotated[str | None, _option(
-    "--voice", panel="Voice", metavar="NAME|MIX|FILE", default="af_heart, or the model's own",
+    "--voice", "--speaker", panel="Voice", metavar="NAME|MIX|FILE", default="af_heart, or the model's own",
     help="Voice by name (tts voices list), a mix such as af_heart:0.7,am_michael:0.3, or a voice file")]
 Speed = Annotated[float, _request("speed", "--speed", panel="Voice", metavar="X", default="1")]
 Phonemes = Annotated[bool, _flag("--phonemes", panel="Voice", help="Print the phonemes of the text and stop (Kokoro)")]
@@ -92,9 +92,21 @@ FromPhonemes = Annotated[bool, _request("phonemes", "--from-phonemes", panel="Vo
 SpeakerFile = Annotated[str | None, _option(
     "--speaker-file", "--tts-speaker-file", panel="Voice", metavar="CLIP", default="none",
     help="Clone the voice of this recording (WAV, FLAC, MP3, Ogg, Opus ...), a few seconds of clean speech")]
+RefText = Annotated[str | None, _option(
+    "--ref-text", panel="Voice", metavar="TEXT", default="none",
+    help="What the --speaker-file recording says: clones it in context, closer than its sound alone")]
+RefTextFile = Annotated[str | None, _option(
+    "--ref-text-file", panel="Voice", metavar="FILE", default="none", help="The same from a UTF-8 text file")]
+TrimRef = Annotated[bool, _flag(
+    "--trim-ref", panel="Voice", help="Cut the recording after its last pause, so that it does not end inside a word")]
 NoVoice = Annotated[bool, _flag(
     "--no-voice", panel="Voice",
-    help="Let the model pick a voice (what happens without --speaker-file; undoes one set in --config)")]
+    help="Let a Base model pick a voice instead of its built-in reference (undoes one set in --config)")]
+Instruct = Annotated[str | None, _option(
+    "--instruct", panel="Voice", metavar="TEXT", default="none",
+    help="How to speak, or with VoiceDesign what voice to speak with, in words (CustomVoice, VoiceDesign)")]
+Explain = Annotated[bool, _flag(
+    "--explain", panel="Voice", help="Print the assembled prompt as a table and stop (Qwen3-TTS)")]
 TextMode = Annotated[str | None, _request(
     "text_mode", "--text-mode", panel="Voice", metavar="full|streaming",
     default="streaming for Base models, full for CustomVoice and VoiceDesign")]
@@ -176,7 +188,7 @@ FLAGS = {
     "language": "--lang", "text_mode": "--text-mode", "temperature": "--temp", "top_k": "--top-k", "top_p": "--top-p",
     "repeat_penalty": "--repeat-penalty", "sub_temperature": "--sub-temp", "sub_top_k": "--sub-top-k",
     "sub_top_p": "--sub-top-p", "seed": "--seed", "max_frames": "--max-frames", "chunk_frames": "--chunk-frames",
-    "max_chars": "--max-chars", "gap": "--gap", "voice": "--voice",
+    "max_chars": "--max-chars", "gap": "--gap", "voice": "--voice", "instruct": "--instruct",
     "greedy": "--greedy", "speed": "--speed", "phonemes": "--from-phonemes",
 }
 

@@ -12,8 +12,8 @@ import typer
 from tts_cli.background import Worker
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console
+from tts_cli.cli.manner import Manner
 from tts_cli.cli.sources import ModelChoice, chosen_voice, files_of, locate_pair, read_voice
-from tts_cli.cli.speak import Manner
 from tts_cli.engine import Engine, SpeechRequest
 from tts_cli.errors import UsageError
 from tts_cli.repl import Needs, Session
@@ -43,7 +43,7 @@ def repl(
             sub_temperature=sub_temp, sub_top_k=sub_top_k, sub_top_p=sub_top_p,
             greedy=o.chosen_greedy(ctx, greedy, no_greedy), seed=seed, max_frames=max_frames,
             chunk_frames=o.parse_chunk_frames(chunk_frames))
-    manner = Manner(request, speaker_file, max_chars, gap, voice_file)
+    manner = Manner(request, speaker_file, max_chars, gap, voice_file, no_voice=no_voice)
     return interact(choice, manner, output_device, Console(quiet, verbose))
 
 
@@ -67,7 +67,7 @@ def interact(choice: ModelChoice, manner: Manner, output_device: str | None, con
 
     with Worker() as model_worker:
         prompt = Prompt()
-        voice = Future() if manner.speaker_file or manner.voice_file else None
+        voice = Future()
         engine = model_worker.submit(_load, choice, manner, voice, console)
         settings = Settings(manner.request, manner.max_chars, manner.gap)
         session = Session(engine, model_worker, settings, _needs(output_device, prompt.say), prompt.say, voice=voice,
@@ -82,15 +82,13 @@ def interact(choice: ModelChoice, manner: Manner, output_device: str | None, con
 def _load(choice: ModelChoice, manner: Manner, voice: "Future | None", console: Console) -> Engine:
     clip = manner.read_clip(console)
     engine = choice.open(console)
+    manner.check_cloning(engine)
     with o.flags_named():
         chosen = manner.with_voice_file(engine).request.voice
         engine.check(replace(manner.request, text="a", voice=chosen))
     choice.tell(console)
     engine.load()
-    if clip is not None:
-        voice.set_result(engine.voice_from_clip(clip, Path(manner.speaker_file).stem))
-    elif voice is not None:
-        voice.set_result(chosen)
+    voice.set_result(manner.voiced(engine, clip, console).request.voice)
     return engine
 
 

@@ -64,6 +64,16 @@ def _decoded(raw: bytes, where: str) -> str:
     return decode_text(raw, where)
 
 
+def read_ref_text(ctx: typer.Context, text: str | None, file: str | None) -> str | None:
+    """What a recording says, given as it is or in a file; cleaned. Raises `UsageError`."""
+    given = only_one(ctx, {"ref_text": text, "ref_text_file": file})
+    if given["ref_text"] is not None:
+        return clean_text(given["ref_text"])
+    if given["ref_text_file"] is not None:
+        return clean_text(_decoded(_read_file(Path(given["ref_text_file"])), f"--ref-text-file {file}"))
+    return None
+
+
 def read_voice(clip: str | Path, warn: Callable[[str], None]):
     """Samples of a reference clip; tells what is not right with one that can be used all the same."""
     from tts_cli.audio.read import clip_warnings, read_clip

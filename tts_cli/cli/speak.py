@@ -5,8 +5,7 @@ language. The model works on a thread of its own (`background`), so Ctrl-C is an
 """
 
 import sys
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import typer
 
@@ -14,11 +13,12 @@ from tts_cli.audio import shown
 from tts_cli.background import Worker
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console, one_interrupt
+from tts_cli.cli.manner import Manner
 from tts_cli.cli.sinks import Outputs, Sinks, open_sinks
-from tts_cli.cli.sources import ModelChoice, chosen_voice, locate_pair, read_text, read_voice
+from tts_cli.cli.sources import ModelChoice, chosen_voice, locate_pair, read_ref_text, read_text
 from tts_cli.engine import CancelToken, Engine, SpeechRequest
 from tts_cli.errors import UsageError
-from tts_cli.utterances import PARAGRAPH_GAP, estimate_seconds, utterances
+from tts_cli.utterances import estimate_seconds
 
 EXIT_LOST = 1
 EXIT_CUT = 3
@@ -31,9 +31,10 @@ def speak(
     prompt: o.Prompt = None, file: o.File = None, config: o.Config = None,
     model: o.Model = None, mmproj: o.Mmproj = None, hf_repo: o.HfRepo = None,
     device: o.Device = "auto", dtype: o.Dtype = "auto", threads: o.Threads = None, gpu_layers: o.GpuLayers = None,
-    lang: o.Lang = "auto", voice: o.Voice = None, speed: o.Speed = 1.0, phonemes: o.Phonemes = False,
-    from_phonemes: o.FromPhonemes = False, speaker_file: o.SpeakerFile = None, no_voice: o.NoVoice = False,
-    text_mode: o.TextMode = None,
+    lang: o.Lang = "auto", voice: o.Voice = None, speaker_file: o.SpeakerFile = None, ref_text: o.RefText = None,
+    ref_text_file: o.RefTextFile = None, trim_ref: o.TrimRef = False, no_voice: o.NoVoice = False,
+    instruct: o.Instruct = None, speed: o.Speed = 1.0, phonemes: o.Phonemes = False,
+    from_phonemes: o.FromPhonemes = False, text_mode: o.TextMode = None, explain: o.Explain = False,
     temp: o.Temp = None, top_k: o.TopK = None, top_p: o.TopP = None, repeat_penalty: o.RepeatPenalty = None,
     sub_temp: o.SubTemp = None, sub_top_k: o.SubTopK = None, sub_top_p: o.SubTopP = None,
     greedy: o.Greedy = False, no_greedy: o.NoGreedy = False, seed: o.Seed = None, max_frames: o.MaxFrames = None,
@@ -59,12 +60,14 @@ def speak(
     voice, voice_file, speaker_file = chosen_voice(ctx, voice, speaker_file, no_voice)
     with o.flags_named():
         request = SpeechRequest(
-            text="", language=lang, voice=voice, speed=speed, phonemes=from_phonemes, text_mode=text_mode,
+            text="", language=lang, voice=voice, instruct=instruct, speed=speed, phonemes=from_phonemes,
+            text_mode=text_mode,
             temperature=temp, top_k=top_k, top_p=top_p, repeat_penalty=repeat_penalty,
             sub_temperature=sub_temp, sub_top_k=sub_top_k, sub_top_p=sub_top_p,
             greedy=o.chosen_greedy(ctx, greedy, no_greedy), seed=seed, max_frames=max_frames,
             chunk_frames=o.parse_chunk_frames(chunk_frames))
-    manner = Manner(request, speaker_file, max_chars, gap, voice_file)
+    manner = Manner(request, speaker_file, max_chars, gap, voice_file, read_ref_text(ctx, ref_text, ref_text_file),
+                    trim_ref, no_voice)
     outputs = Outputs(output, format, dump_codes, srt, vtt, timestamps, play or (output is None and output_dir is None),
                       output_device, inputs=(config,))
     if phonemes:
@@ -72,6 +75,10 @@ def speak(
                      output_dir=output_dir, format=format, dump_codes=dump_codes, srt=srt, vtt=vtt,
                      timestamps=timestamps, from_phonemes=from_phonemes or None)
         return print_phonemes(choice, manner, read_text(ctx, prompt, file))
+    if explain:
+        from tts_cli.cli.explain import print_prompt
+
+        return print_prompt(choice, manner, read_text(ctx, prompt, file), console)
     if lines or output_dir is not None:
         from tts_cli.cli.lines import speak_lines
 
@@ -98,42 +105,8 @@ def speak(
         o.warn_unused(ctx, engine, console)
         if from_phonemes and (unknown := engine.unknown_symbols(text)):
             console.warning(f"symbols the model does not know are left out: {' '.join(unknown[:20])}")
-        return speak_text(engine, worker, manner.with_voice_of(engine, worker, clip), text, outputs, console)
-
-
-@dataclass(frozen=True)
-class Manner:
-    """How to speak: the request without its text, whose voice, and how long text is divided (None: the defaults)."""
-
-    request: SpeechRequest
-    speaker_file: str | None = None
-    max_chars: int | None = None
-    gap: float | None = None
-    voice_file: Path | None = None
-
-    def pieces(self, text: str):
-        """The utterances of a text, made as they are needed. Raises `UsageError` when there is nothing to speak."""
-        given = {} if self.max_chars is None else {"max_chars": self.max_chars}
-        if self.gap is not None:  # a paragraph's pause is never the shorter one
-            given |= {"gap": self.gap, "paragraph_gap": max(self.gap, PARAGRAPH_GAP)}
-        with o.flags_named():
-            return utterances(text, **given)
-
-    def read_clip(self, console: Console):
-        """Samples of the voice to clone, or None."""
-        return None if self.speaker_file is None else read_voice(self.speaker_file, console.warning)
-
-    def with_voice_file(self, engine: Engine) -> "Manner":
-        """With the voice that is read from a file, when there is one. Raises `UsageError` or `ModelFileError`."""
-        if self.voice_file is None:
-            return self
-        return replace(self, request=replace(self.request, voice=engine.voice_from_file(self.voice_file)))
-
-    def with_voice_of(self, engine: Engine, worker: Worker, clip) -> "Manner":
-        if clip is None:
-            return self.with_voice_file(engine)
-        voice = worker.call(engine.voice_from_clip, clip, Path(self.speaker_file).stem)
-        return replace(self, request=replace(self.request, voice=voice))
+        manner = worker.call(manner.voiced, engine, clip, console)
+        return speak_text(engine, worker, manner, text, outputs, console)
 
 
 def ready(choice: ModelChoice, manner: Manner, text: str, outputs: Outputs, console: Console) -> Engine:
@@ -142,6 +115,7 @@ def ready(choice: ModelChoice, manner: Manner, text: str, outputs: Outputs, cons
     outputs.check_files(engine.paths)
     if outputs.codes is not None and "codes" in engine.unused:
         raise UsageError("--dump-codes: this model speaks without codes")
+    manner.check_cloning(engine)
     with o.flags_named():
         engine.check(replace(manner.with_voice_file(engine).request, text=text))
     choice.tell(console)

@@ -1,4 +1,4 @@
-"""`tts voices list|info|preview`: the voices a model knows by name."""
+"""`tts voices …`: the voices a model knows by name, and those a person keeps."""
 
 import json as json_module
 from pathlib import Path
@@ -6,13 +6,18 @@ from typing import Annotated
 
 import typer
 
+from tts_cli import voice_store
 from tts_cli.cli import options as o
+from tts_cli.cli import saved_voices
 from tts_cli.cli.console import Console
 from tts_cli.cli.sources import ModelChoice, locate_pair
 from tts_cli.engine import SpeechRequest
 from tts_cli.errors import UsageError
 
-app = typer.Typer(help="List, describe and try the voices of a model.", no_args_is_help=True)
+app = typer.Typer(help="List, describe, try and keep voices.", no_args_is_help=True)
+for verb in (saved_voices.save, saved_voices.rename, saved_voices.remove, saved_voices.export):
+    app.command()(verb)
+app.command("import")(saved_voices.import_)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A voice that `tts voices list` shows")]
 Voice = Annotated[str, typer.Argument(metavar="NAME|MIX|FILE", help="A voice, a mix of voices, or a voice file")]
@@ -36,7 +41,8 @@ def list_(
         print(json_module.dumps(voices, ensure_ascii=False, indent=2))
         return
     if not voices:
-        raise UsageError("this model knows no voices by name")
+        raise UsageError("this model knows no voices by name; a Base model of Qwen3-TTS speaks with those that "
+                         "`tts voices save` keeps")
     width = max(len(voice["name"]) for voice in voices)
     for voice in voices:
         described = ", ".join(voice[key] for key in ("language", "sex") if voice[key])
@@ -67,9 +73,10 @@ def preview(
     """Speak a sample with a voice, aloud or into a file."""
     from tts_cli.background import Worker
     from tts_cli.cli.console import one_interrupt
+    from tts_cli.cli.manner import Manner
     from tts_cli.cli.sinks import Outputs
     from tts_cli.cli.sources import chosen_voice
-    from tts_cli.cli.speak import Manner, ready, speak_text
+    from tts_cli.cli.speak import ready, speak_text
 
     console = Console(quiet, verbose)
     choice = ModelChoice(locate_pair(ctx, model, mmproj, hf_repo), device, "auto", threads, None)
@@ -79,7 +86,8 @@ def preview(
     outputs = Outputs(output, format, play=output is None).checked([file])
     with one_interrupt(), Worker() as worker:
         engine = worker.call(ready, choice, manner, SAMPLE, outputs, console)
-        return speak_text(engine, worker, manner.with_voice_of(engine, worker, None), SAMPLE, outputs, console)
+        manner = worker.call(manner.voiced, engine, None, console)
+        return speak_text(engine, worker, manner, SAMPLE, outputs, console)
 
 
 def _open(ctx: typer.Context, model: str | None, mmproj: str | None, hf_repo: str | None):
@@ -90,6 +98,11 @@ def _open(ctx: typer.Context, model: str | None, mmproj: str | None, hf_repo: st
 def _facts(engine, name: str) -> dict:
     """Name, language and sex as the name tells them, the file, and whether it is the one spoken with by default."""
     voices = getattr(engine, "voices", None)
+    if voices is None and engine.default_clip is not None:  # saved ones, of a model that clones
+        about = voice_store.about(name)
+        described = {key: about.get(key) for key in ("model", "ref_text", "source", "created")}
+        return {"name": name, "language": about.get("language", ""), "sex": "", "default": False,
+                "file": str(voice_store.path_of(name)), **described}
     if voices is None:  # named speakers inside a talker
         return {"name": name, "language": "", "sex": "", "default": False, "file": str(Path(engine.paths[0]))}
     language, sex = (name[:2] if name[2:3] == "_" else "  ")

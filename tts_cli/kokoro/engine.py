@@ -54,6 +54,8 @@ class KokoroEngine:
     unused = frozenset(("text_mode", "temperature", "top_k", "top_p", "repeat_penalty", "sub_temperature", "sub_top_k",
                         "sub_top_p", "greedy", "max_frames", "chunk_frames", "codes"))
     languages = ["english", *LANGUAGES]
+    default_clip = None
+    default_clip = None  # no voice needs a recording
 
     def __init__(self, config: KokoroConfig, weights: Path | None, voices: Voices, device: torch.device,
                  dtype: torch.dtype, progress: Callable[[int, int, str], None] | None = None):

@@ -79,7 +79,8 @@ def write_pair(config: ModelConfig, vocabulary: Vocabulary, rows: Rows, out_dir:
     paths = (out_dir / f"{name}-{type.upper()}.gguf", out_dir / f"mmproj-{name}-{type.upper()}.gguf")
     with replace_when_complete(*paths) as parts:
         title = name.encode("utf-8", "replace").decode("utf-8")  # a folder's name may be no valid text
-        counts = [sum(math.prod(t.shape) for t in tensors if not t.name.startswith(OURS)) for tensors in (talker, mmproj)]
+        counts = [sum(math.prod(t.shape) for t in tensors if not t.name.startswith(OURS))
+                  for tensors in (talker, mmproj)]
         write_gguf(parts[0], "qwen3tts", talker_metadata(config, vocabulary, title, type, counts[0]), talker, advance)
         write_gguf(parts[1], "clip", mmproj_metadata(config, title, type, counts[1]), mmproj, advance)
     return paths

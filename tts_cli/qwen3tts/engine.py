@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+import tts_cli
 from tts_cli import voice_store
 from tts_cli.device import resolve_device, resolve_dtype
 from tts_cli.engine import AudioChunk, CancelToken, Speech, SpeechRequest
@@ -27,6 +28,9 @@ from tts_cli.qwen3tts.weights import Models, load_models
 from tts_cli.text import clean_text
 from tts_cli.voices import Voice, load_voice
 
+# An installed package carries the samples inside; a source tree has them beside it.
+REFERENCE_CLIP = next((path for folder in (Path(tts_cli.__file__).parent, Path(tts_cli.__file__).parent.parent)
+                       if (path := folder / "samples" / "reference.flac").is_file()), None)
 KEPT_PREFIXES = 4  # of recent voices; one of a ten-second clip with transcript takes some 30 MB
 
 
@@ -64,6 +68,11 @@ class Qwen3TTSEngine:
     @property
     def voice_names(self) -> list[str]:
         return voice_store.names() if self.kind == "base" else sorted(self.pair.special.speakers)
+
+    @property
+    def default_clip(self) -> Path | None:
+        """The recording a Base model speaks like when no voice is given; it would choose one at random."""
+        return REFERENCE_CLIP if self.kind == "base" else None
 
     @property
     def text_mode(self) -> str:
