@@ -22,7 +22,7 @@ def sound(monkeypatch):
 @pytest.fixture
 def speak(pair):
     def run(*arguments, **streams):
-        return tts("-m", pair[0], "--dtype", "float32", "-s", "1", *arguments, **streams)
+        return tts("-m", pair[0], "--no-voice", "--dtype", "float32", "-s", "1", *arguments, **streams)
     return run
 
 

@@ -38,15 +38,15 @@ def tts(*arguments, env=None, **more):
 
 
 def test_exit_codes_and_streams(pair, tmp_path):
-    done = tts("-m", pair[0], "-p", "Hi", "-n", "2", "-o", tmp_path / "a.wav")
+    done = tts("-m", pair[0], "--no-voice", "-p", "Hi", "-n", "2", "-o", tmp_path / "a.wav")
     assert done.returncode == 0 and done.stdout == b"" and (tmp_path / "a.wav").stat().st_size == 44 + 2 * 2 * 1920
-    done = tts("-m", pair[0], "-p", "Hi", "-o", tmp_path / "no" / "a.wav")
+    done = tts("-m", pair[0], "--no-voice", "-p", "Hi", "-o", tmp_path / "no" / "a.wav")
     assert done.returncode == 1 and done.stderr.startswith(b"tts: error: ") and done.stderr.count(b"\n") == 1
     assert tts("-p", "").returncode == 2
 
 
 def test_a_piped_text_becomes_a_piped_wav(pair):
-    done = tts("-m", pair[0], "-n", "3", "-s", "1", "-o", "-", input="Grüße aus Köln\n".encode())
+    done = tts("-m", pair[0], "--no-voice", "-n", "3", "-s", "1", "-o", "-", input="Grüße aus Köln\n".encode())
     assert done.returncode == 0 and done.stdout[:4] == b"RIFF" and len(done.stdout) == 44 + 3 * 2 * 1920
 
 
@@ -62,11 +62,11 @@ def test_text_is_utf8_whatever_the_locale(pair, tmp_path, locale):
     for number, (arguments, stdin) in enumerate(((["-p", text], b""), (["-f", tmp_path / "t.txt"], b""),
                                                  ([], text.encode()))):
         files.append(tmp_path / "out" / f"{number}.wav")
-        done = tts("-m", pair[0], *arguments, "-s", "1", "-n", "8", "-o", files[-1], input=stdin,
+        done = tts("-m", pair[0], "--no-voice", *arguments, "-s", "1", "-n", "8", "-o", files[-1], input=stdin,
                    env=environment(**locale))
         assert done.returncode == 0, done.stderr
     plain = tmp_path / "plain.wav"
-    tts("-m", pair[0], "-p", text, "-s", "1", "-n", "8", "-o", plain)
+    tts("-m", pair[0], "--no-voice", "-p", text, "-s", "1", "-n", "8", "-o", plain)
     assert {file.read_bytes() for file in files} == {plain.read_bytes()}
 
 
@@ -78,7 +78,8 @@ def test_a_message_that_the_locale_cannot_show_is_no_crash(tmp_path):
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows cannot send Ctrl-C to one process")
 def test_ctrl_c_ends_with_130_and_no_file(endless, tmp_path):
-    process = subprocess.Popen([*TTS, "-m", endless[0], "-p", "Hi", "--greedy", "-n", "9999", "-o", tmp_path / "a.wav"],
+    process = subprocess.Popen([*TTS, "-m", endless[0], "--no-voice", "-p", "Hi", "--greedy", "-n", "9999", "-o",
+                                tmp_path / "a.wav"],
                                env=environment(), stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
     while not any(path.stat().st_size > 44 for path in tmp_path.glob(".tts-*.part")):
@@ -95,7 +96,8 @@ def test_ctrl_c_stops_the_sound_and_the_run(endless, tmp_path, moment):
     folder = write_module(tmp_path / "fake", more=TELLING)
     (tmp_path / "out").mkdir()
     process = subprocess.Popen(
-        [*TTS, "-m", endless[0], "-p", "Hi", "--greedy", "-n", "9999", "--play", "-o", tmp_path / "out" / "a.wav"],
+        [*TTS, "-m", endless[0], "--no-voice", "-p", "Hi", "--greedy", "-n", "9999", "--play", "-o",
+         tmp_path / "out" / "a.wav"],
         env=environment(PYTHONPATH=os.pathsep.join([str(folder), str(ROOT)])), stderr=subprocess.PIPE)
     assert process.stderr.readline() == b"device\n"
     if moment == "while it plays":
@@ -107,7 +109,7 @@ def test_ctrl_c_stops_the_sound_and_the_run(endless, tmp_path, moment):
 
 
 def test_a_closed_pipe_ends_quietly(endless):
-    process = subprocess.Popen([*TTS, "-m", endless[0], "-p", "Hi", "--greedy", "-n", "9999", "-o", "-"],
+    process = subprocess.Popen([*TTS, "-m", endless[0], "--no-voice", "-p", "Hi", "--greedy", "-n", "9999", "-o", "-"],
                                env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout.read(4) == b"RIFF"
     process.stdout.close()
@@ -119,4 +121,4 @@ def test_neither_help_nor_a_file_needs_portaudio(pair, tmp_path):
     (tmp_path / "sounddevice.py").write_text("raise OSError('PortAudio library not found')\n")
     env = environment(PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
     assert tts("--help", env=env).returncode == 0
-    assert tts("-m", pair[0], "-p", "Hi", "-n", "2", "-o", tmp_path / "a.wav", env=env).returncode == 0
+    assert tts("-m", pair[0], "--no-voice", "-p", "Hi", "-n", "2", "-o", tmp_path / "a.wav", env=env).returncode == 0

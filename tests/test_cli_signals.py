@@ -36,7 +36,7 @@ def shell(line, *arguments):
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
 def test_a_signal_leaves_no_part_of_a_file(endless, out, name):
     process = subprocess.Popen(
-        [*TTS, "-m", endless[0], "-p", "Hi", "--greedy", "-n", "9999", "-o", out / "a.wav",
+        [*TTS, "-m", endless[0], "--no-voice", "-p", "Hi", "--greedy", "-n", "9999", "-o", out / "a.wav",
          "--dump-codes", out / "a.npy"], env=ENVIRONMENT, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
     while not any(path.stat().st_size > 44 for path in out.glob(".tts-*.part")):
@@ -49,7 +49,8 @@ def test_a_signal_leaves_no_part_of_a_file(endless, out, name):
 
 
 def test_an_ignored_hangup_stays_ignored(endless, out):
-    done = shell('trap "" HUP; "$@"', "-m", endless[0], "-p", "Hi", "--greedy", "-n", "2", "-o", out / "a.wav")
+    done = shell('trap "" HUP; "$@"', "-m", endless[0], "--no-voice", "-p", "Hi", "--greedy", "-n", "2", "-o",
+                 out / "a.wav")
     assert done.returncode == 0, done.stderr
     program = "import signal\nfrom tts_cli.cli.process import signals_unwind\nwith signals_unwind():\n" \
               "    signal.raise_signal(signal.SIGHUP)\n    signal.raise_signal(signal.SIGTERM)\n"
@@ -70,7 +71,7 @@ def test_ctrl_c_while_the_program_is_read(tmp_path):
 
 
 def test_closed_stderr_keeps_messages_out_of_the_audio(pair, out):
-    arguments = ["-m", pair[0], "-p", "Hi", "-s", "1", "-n", "3", "-v"]
+    arguments = ["-m", pair[0], "--no-voice", "-p", "Hi", "-s", "1", "-n", "3", "-v"]
     done = shell(f'"$@" 2>&- > "{out}/a.wav"', *arguments, "-o", "-")
     assert done.returncode == 0
     shell(f'"$@" > "{out}/b.wav"', *arguments, "-o", "-")
@@ -81,12 +82,12 @@ def test_closed_stderr_keeps_messages_out_of_the_audio(pair, out):
 
 
 def test_closed_stdout_and_stdin(pair, out):
-    arguments = ["-m", pair[0], "-p", "Hi", "-s", "1", "-n", "3"]
+    arguments = ["-m", pair[0], "--no-voice", "-p", "Hi", "-s", "1", "-n", "3"]
     done = shell('"$@" <&- >&-', *arguments, "-o", out / "a.wav")
     assert done.returncode == 0 and (out / "a.wav").stat().st_size == 44 + 3 * 2 * 1920, done.stderr
     done = shell('"$@" >&-', *arguments, "-o", "-")
     assert done.returncode == 1 and b"no standard output" in done.stderr
-    done = shell('"$@" <&-', "-m", pair[0], "-o", out / "b.wav")
+    done = shell('"$@" <&-', "-m", pair[0], "--no-voice", "-o", out / "b.wav")
     assert done.returncode == 2 and b"no text" in done.stderr
 
 
@@ -94,7 +95,8 @@ def test_a_message_that_nobody_takes_does_not_spoil_the_file(pair, out):
     """stderr is a pipe whose reader went away: writing fails, as it does on a full disk."""
     read, write = os.pipe()
     os.close(read)
-    process = subprocess.Popen([*TTS, "-m", pair[0], "-p", "Hi", "-s", "1", "-n", "3", "-v", "-o", out / "a.wav"],
+    process = subprocess.Popen([*TTS, "-m", pair[0], "--no-voice", "-p", "Hi", "-s", "1", "-n", "3", "-v", "-o",
+                                out / "a.wav"],
                                env=ENVIRONMENT, stderr=write)
     os.close(write)
     assert process.wait(timeout=120) == 0 and (out / "a.wav").stat().st_size == 44 + 3 * 2 * 1920
@@ -125,7 +127,7 @@ def test_signals_outside_the_main_thread_are_left_alone():
 
 def test_an_output_may_not_be_what_standard_input_reads(pair, out):
     (out / "in.wav").write_text("A text.", encoding="utf-8")
-    for arguments in (["-m", pair[0]], ["-m", pair[0], "--lines"]):
+    for arguments in (["-m", pair[0], "--no-voice"], ["-m", pair[0], "--no-voice", "--lines"]):
         done = shell(f'"$@" < "{out}/in.wav"', *arguments, "-o", out / "in.wav")
         assert done.returncode == 2 and b"input" in done.stderr
     assert (out / "in.wav").read_text(encoding="utf-8") == "A text."
@@ -134,5 +136,5 @@ def test_an_output_may_not_be_what_standard_input_reads(pair, out):
 def test_a_config_may_come_through_a_pipe(pair, out):
     os.mkfifo(out / "pipe")
     line = f'echo "temp = 1{"0" * 5}" > "{out}/pipe" & "$@"'
-    done = shell(line, "--config", out / "pipe", "-m", pair[0], "-p", "a", "-o", out / "a.wav")
+    done = shell(line, "--config", out / "pipe", "-m", pair[0], "--no-voice", "-p", "a", "-o", out / "a.wav")
     assert done.returncode == 2 and b"--temp: 100000.0 is too large" in done.stderr

@@ -65,8 +65,8 @@ class Session:
         self._player = None
         self._told_no_sound = False
         self._spoken, self._spoken_seconds = 0, 0.0
-        if voice is not None:
-            self._waiting.append(self._turns.submit(self._guarded, self._use_first, voice))
+        if voice is not None:  # before any line; nothing that Ctrl-C could stop
+            self._turns.submit(self._guarded, self._use_first, voice)
 
     # ---- for the prompt: none of these waits -----------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """How to speak, apart from what: the request without its text, whose voice, and how long text is divided."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from tts_cli.errors import UsageError
 from tts_cli.utterances import PARAGRAPH_GAP, utterances
 
 CLIP_RATE = 24000  # Hz, what clips are read at
-DEFAULT_VOICE = ("tts: no voice given, the built-in reference voice speaks (--speaker-file CLIP clones another, "
+DEFAULT_VOICE = ("no voice given, the built-in reference voice speaks (--speaker-file CLIP clones another, "
                  "--no-voice leaves the choice to the model)")
 
 
@@ -67,13 +68,13 @@ class Manner:
             return self
         return replace(self, request=replace(self.request, voice=engine.voice_from_file(self.voice_file)))
 
-    def voiced(self, engine: Engine, clip, console: Console) -> "Manner":
+    def voiced(self, engine: Engine, clip, console: Console, say: Callable[[str], None] | None = None) -> "Manner":
         """With the voice of the clip, of the file, or of the model's own reference clip where it needs one.
 
-        To be called on the thread that owns the model.
+        To be called on the thread that owns the model. `say` tells that the last was taken; default: a console's note.
         """
         if clip is None and self._needs_a_voice(engine):
-            console.note(DEFAULT_VOICE)
+            (say or console.note)(DEFAULT_VOICE)
             own = replace(self, speaker_file=str(engine.default_clip))
             return own.voiced(engine, own.read_clip(console), console)
         if clip is None:

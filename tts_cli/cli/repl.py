@@ -68,7 +68,7 @@ def interact(choice: ModelChoice, manner: Manner, output_device: str | None, con
     with Worker() as model_worker:
         prompt = Prompt()
         voice = Future()
-        engine = model_worker.submit(_load, choice, manner, voice, console)
+        engine = model_worker.submit(_load, choice, manner, voice, console, prompt.say)
         settings = Settings(manner.request, manner.max_chars, manner.gap)
         session = Session(engine, model_worker, settings, _needs(output_device, prompt.say), prompt.say, voice=voice,
                           quiet=console.quiet, verbose=console.verbose)
@@ -79,7 +79,8 @@ def interact(choice: ModelChoice, manner: Manner, output_device: str | None, con
     return 0
 
 
-def _load(choice: ModelChoice, manner: Manner, voice: "Future | None", console: Console) -> Engine:
+def _load(choice: ModelChoice, manner: Manner, voice: "Future", console: Console,
+          say: Callable[[str], None]) -> Engine:
     clip = manner.read_clip(console)
     engine = choice.open(console)
     manner.check_cloning(engine)
@@ -88,7 +89,7 @@ def _load(choice: ModelChoice, manner: Manner, voice: "Future | None", console: 
         engine.check(replace(manner.request, text="a", voice=chosen))
     choice.tell(console)
     engine.load()
-    voice.set_result(manner.voiced(engine, clip, console).request.voice)
+    voice.set_result(manner.voiced(engine, clip, console, None if console.quiet else say).request.voice)
     return engine
 
 

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from tts_cli import voice_store
 from tts_cli.audio import shown
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console
@@ -34,6 +33,8 @@ def save(
     console = Console(quiet, verbose)
     if speaker_file is None:
         raise UsageError("say whose voice: --speaker-file CLIP")
+    from tts_cli import voice_store
+
     voice_store.path_of(name, new=True)
     manner = Manner(SpeechRequest("", language=lang), speaker_file, trim_ref=trim_ref,
                     ref_text=read_ref_text(ctx, ref_text, ref_text_file))
@@ -50,16 +51,22 @@ def save(
 
 def rename(name: Name, new: NewName) -> None:
     """Give a saved voice another name."""
+    from tts_cli import voice_store
+
     voice_store.rename(name, new)
 
 
 def remove(name: Name) -> None:
     """Delete a saved voice."""
+    from tts_cli import voice_store
+
     voice_store.remove(name)
 
 
 def export(name: Name, file: File) -> None:
     """Copy a saved voice to a file, to take it elsewhere."""
+    from tts_cli import voice_store
+
     source = voice_store.path_of(name)
     if Path(file).exists():
         raise UsageError(f"{shown(file)}: is there already; give another name")
@@ -70,4 +77,6 @@ def export(name: Name, file: File) -> None:
 def import_(file: File, name: Annotated[str | None, typer.Argument(
         metavar="[NAME]", help="What to call it", show_default="the file's name")] = None) -> None:
     """Take a voice file in among the saved ones."""
+    from tts_cli import voice_store
+
     print(voice_store.add(file, name))

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from tts_cli import voice_store
 from tts_cli.cli import options as o
 from tts_cli.cli import saved_voices
 from tts_cli.cli.console import Console
@@ -99,6 +98,8 @@ def _facts(engine, name: str) -> dict:
     """Name, language and sex as the name tells them, the file, and whether it is the one spoken with by default."""
     voices = getattr(engine, "voices", None)
     if voices is None and engine.default_clip is not None:  # saved ones, of a model that clones
+        from tts_cli import voice_store
+
         about = voice_store.about(name)
         described = {key: about.get(key) for key in ("model", "ref_text", "source", "created")}
         return {"name": name, "language": about.get("language", ""), "sex": "", "default": False,

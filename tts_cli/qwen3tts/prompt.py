@@ -103,7 +103,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Prompt:
-    """`fixed`: how many of the first rows do not depend on the text to speak."""
+    """`fixed`: how many of the first rows do not depend on the text to speak, the last row never counted."""
 
     text: tuple[int, ...]
     codec: tuple[CodecItem, ...]
@@ -162,4 +162,4 @@ def build_prompt(special: SpecialTokens, body: Sequence[int], *, language: str, 
         rows += zip_longest(text[:len(codec)], codec, fillvalue=s.text_pad)
         overlay = text[len(codec):]
     prompt_text, prompt_codec = zip(*rows, strict=True)
-    return Prompt(prompt_text, prompt_codec, overlay, s.text_pad, fixed)
+    return Prompt(prompt_text, prompt_codec, overlay, s.text_pad, min(fixed, len(rows) - 1))
