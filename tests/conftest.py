@@ -45,7 +45,7 @@ def endless(pair, tmp_path_factory):
 def own_folders(tmp_path_factory):
     """Neither read nor change what the person who runs the tests has cached and set."""
     with pytest.MonkeyPatch.context() as patch:
-        for variable in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        for variable in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
             patch.setenv(variable, str(tmp_path_factory.mktemp(variable.lower())))
         yield
 

@@ -16,6 +16,7 @@ from cli_tools import tts
 from fake_sound import write_module
 from test_hub import Hub
 
+from tts_cli.qwen3tts.convert import convert
 from tts_cli.repl_commands import COMMANDS as COMMANDS_OF_THE_SESSION
 
 ROOT = Path(__file__).parent.parent
@@ -33,11 +34,12 @@ def test_ci_runs_exactly_the_commands_of_the_first_screen():
 
 
 @pytest.fixture(scope="module")
-def sandbox(pair, checkpoint, tmp_path_factory):
+def sandbox(checkpoint, tmp_path_factory):
     """(folder, environment) with everything the README names."""
     folder = tmp_path_factory.mktemp("readme")
     for name in ("samples", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    pair = convert(checkpoint, tmp_path_factory.mktemp("pair"), "f32")  # with the encoder that --ref-text needs
     for path, name in zip(pair, ("talker.gguf", "mmproj.gguf"), strict=True):
         shutil.copy(path, folder / name)
     shutil.copytree(checkpoint, folder / "Qwen3-TTS-12Hz-0.6B-Base")
@@ -58,6 +60,7 @@ def sandbox(pair, checkpoint, tmp_path_factory):
         sound = write_module(folder / "sound", "(fake_sound.device('Speakers'), fake_sound.device('Headset'))")
         yield folder, {
             **os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_DATA_HOME": str(folder / "data"),
             "PATH": os.pathsep.join([str(programs), os.environ["PATH"]]),
             "PYTHONPATH": os.pathsep.join([str(sound), str(ROOT)]),
             "OMP_NUM_THREADS": "1", "HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "cache"), "NO_PROXY": "*",
@@ -79,7 +82,7 @@ def test_command(sandbox, line):
     # 3 is in order where no seed is given: random weights need not find an end within the budget.
     assert done.returncode in ((0,) if "-s 1" in line or "-o" not in line else (0, 3)), done.stderr.decode()
     assert outputs or re.match(r"tts (inspect|bench|voices|config|--phonemes|--list-devices)|.*-p \S.*\"$|"
-                               r".*--output-device|.*--lines", line)
+                               r".*--output-device|.*--lines|.*--explain", line)
     for path in outputs:
         assert path.exists()
         if path.suffix in (".wav", ".flac", ".mp3"):

@@ -89,7 +89,7 @@ def _dequantised(progress: Progress) -> dict[str, Tensor]:
     except ImportError as error:
         raise UsageError(f"the built-in voice needs the package {error.name}: {INSTALL}") from None
     progress(total, total, "dequantised")
-    return {name: torch.from_numpy(array) for name, array in tensors.items()}
+    return {name: torch.from_numpy(array.copy()) for name, array in tensors.items()}
 
 
 def _parts() -> list[Path]:
