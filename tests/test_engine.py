@@ -87,7 +87,7 @@ def test_the_automatic_budget_grows_with_the_text(engine):
     def budget(text):
         return engine.plan(SpeechRequest(text)).options.max_frames
 
-    assert budget("a") == BUDGET_BASE + BUDGET_PER_TOKEN <= 37  # 3 s for one token
+    assert budget("a b") == BUDGET_BASE + 2 * BUDGET_PER_TOKEN <= 37  # three seconds
     assert budget("a b c d") == BUDGET_BASE + 4 * BUDGET_PER_TOKEN
 
 

@@ -14,8 +14,9 @@ from tts_cli.qwen3tts.sampling import SamplingOptions
 from tts_cli.text import clean_text
 from tts_cli.voices import Voice
 
-# The automatic budget: one second, and as much as slow speech or spelled-out digits need per text token.
-BUDGET_BASE, BUDGET_PER_TOKEN = 25, 12
+# The automatic budget: a second for silence around the words, and as much as slow speech or spelled-out digits need per
+# text token. One or two tokens, on which models run away most often, end within three seconds.
+BUDGET_BASE, BUDGET_PER_TOKEN = 13, 12
 
 
 @dataclass(frozen=True)
