@@ -19,9 +19,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tts_cli.qwen3tts.convert import BLOCK, TYPES, write_pair  # noqa: E402
-from tts_cli.qwen3tts.convert_config import ModelConfig, Section, read_config  # noqa: E402
-from tts_cli.qwen3tts.convert_names import Entry  # noqa: E402
-from tts_cli.qwen3tts.convert_vocab import Vocabulary, join_vocabulary  # noqa: E402
+from tts_cli.qwen3tts.convert.config import ModelConfig, Section, read_config  # noqa: E402
+from tts_cli.qwen3tts.convert.names import Entry  # noqa: E402
+from tts_cli.qwen3tts.convert.vocab import Vocabulary, join_vocabulary  # noqa: E402
 
 SIZES = {"0.6b": (1024, 3072, "0b6"), "1.7b": (2048, 6144, "1b7")}  # hidden, intermediate, name in the config
 TEXT_VOCAB, FIRST_SPECIAL, ASSISTANT = 151936, 151643, 77091  # ASSISTANT: the template's word is one token

@@ -7,7 +7,7 @@ from typing import Any
 from gguf import TokenType
 
 from tts_cli.errors import ModelFileError
-from tts_cli.qwen3tts.convert_config import ModelConfig, Section
+from tts_cli.qwen3tts.convert.config import ModelConfig, Section
 
 REQUIRED = ("<|im_start|>", "<|im_end|>", "<tts_pad>", "<tts_text_bos>", "<tts_text_eod>")
 

@@ -47,7 +47,7 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Dims:
-    """Everything the layout depends on; read from the two config.json by `convert_config`."""
+    """Everything the layout depends on; read from the two config.json by `config`."""
 
     talker: Decoder
     predictor: Decoder

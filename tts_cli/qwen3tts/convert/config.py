@@ -1,4 +1,4 @@
-"""The two config.json of a checkpoint, checked, as dimensions (`convert_names.Dims`) and as GGUF metadata."""
+"""The two config.json of a checkpoint, checked, as dimensions (`names.Dims`) and as GGUF metadata."""
 
 import json
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from gguf import GGUFValueType as V
 
 from tts_cli.errors import ModelFileError
 from tts_cli.gguf.write import FILE_TYPES, KeyValue
-from tts_cli.qwen3tts.convert_names import DAC_DILATIONS, Decoder, Dims, EncoderDims, SpeakerDims
+from tts_cli.qwen3tts.convert.names import DAC_DILATIONS, Decoder, Dims, EncoderDims, SpeakerDims
 
 MODEL_TYPES = ("base", "custom_voice", "voice_design")
 # What speaker_encoder_config leaves out: the reference implementation's defaults.
@@ -217,7 +217,7 @@ def _ours(config: ModelConfig) -> list[KeyValue]:
 
 
 def talker_metadata(config: ModelConfig, vocabulary, name: str, type: str, parameters: int) -> list[KeyValue]:
-    """llama.cpp's keys of a `qwen3tts` file, then ours. `vocabulary` is a `convert_vocab.Vocabulary`."""
+    """llama.cpp's keys of a `qwen3tts` file, then ours. `vocabulary` is a `vocab.Vocabulary`."""
     c, d = config.talker, config.dims
     sections = list(c.section("rope_scaling").sizes("mrope_section"))[:4]
     total = d.text_vocab + d.codec_vocab

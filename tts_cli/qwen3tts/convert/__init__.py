@@ -1,7 +1,7 @@
 """A Hugging Face checkpoint folder of Qwen3-TTS to the GGUF pair: talker and mmproj.
 
 Weights stream from the safetensors files through float32 blocks of rows into the output, so memory stays flat
-whatever the model's size. The layout is in `convert_names`, the metadata in `convert_config`.
+whatever the model's size. The layout is in `names`, the metadata in `config`.
 """
 
 import math
@@ -19,9 +19,9 @@ from torch.nn import functional
 
 from tts_cli.errors import ModelFileError, TtsError, UsageError
 from tts_cli.gguf.write import TYPES, OutputTensor, Progress, replace_when_complete, stored_type, write_gguf
-from tts_cli.qwen3tts.convert_config import ModelConfig, Section, mmproj_metadata, read_config, talker_metadata
-from tts_cli.qwen3tts.convert_names import CODEC, OURS, Entry, Shape, mmproj_entries, talker_entries
-from tts_cli.qwen3tts.convert_vocab import Vocabulary, read_vocabulary
+from tts_cli.qwen3tts.convert.config import ModelConfig, Section, mmproj_metadata, read_config, talker_metadata
+from tts_cli.qwen3tts.convert.names import CODEC, OURS, Entry, Shape, mmproj_entries, talker_entries
+from tts_cli.qwen3tts.convert.vocab import Vocabulary, read_vocabulary
 
 __all__ = ["TYPES", "convert", "write_pair"]
 
