@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tts_cli.qwen3tts.code2wav import Code2WavState
 from tts_cli.qwen3tts.codec import open_codec
+from tts_cli.qwen3tts.layers import StreamState
 
 FRAMES = 340  # several attention windows of 72
 
@@ -25,12 +25,12 @@ def codes():
 @pytest.fixture(scope="module")
 def whole(code2wav, codes):
     with torch.inference_mode():
-        return code2wav.push(codes, Code2WavState())
+        return code2wav.push(codes, StreamState())
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 72, 300])
 def test_chunks_equal_one_pass(code2wav, codes, whole, size):
-    state = Code2WavState()
+    state = StreamState()
     with torch.inference_mode():
         streamed = torch.cat([code2wav.push(part, state) for part in codes.split(size)])
     assert streamed.shape == whole.shape == (FRAMES * 1920,)
@@ -42,13 +42,13 @@ def test_later_frames_do_not_change_earlier_samples(code2wav, codes, whole):
     other = codes.clone()
     other[5:] = (other[5:] + 1) % 2048
     with torch.inference_mode():
-        changed = code2wav.push(other[:10], Code2WavState())
+        changed = code2wav.push(other[:10], StreamState())
     assert (changed[:5 * 1920] - whole[:5 * 1920]).abs().max() <= 1e-5
     assert (changed[5 * 1920:] - whole[5 * 1920:10 * 1920]).abs().max() > 1e-3
 
 
 def test_state_can_be_copied_and_streams_interleaved(code2wav, codes, whole):
-    state = Code2WavState()
+    state = StreamState()
     with torch.inference_mode():
         code2wav.push(codes[:100], state)
         fork = copy.deepcopy(state)
@@ -62,7 +62,7 @@ def test_state_does_not_grow_with_the_stream(code2wav, codes):
         parts = (*state.keys.values(), *state.values.values(), *state.tails.values())
         return sum(t.untyped_storage().nbytes() for t in parts)
 
-    state = Code2WavState()
+    state = StreamState()
     with torch.inference_mode():
         code2wav.push(codes[:80], state)
         early = size(state)

@@ -14,9 +14,9 @@ from factory import tiny_pair
 
 from tts_cli.audio.mel import log_mel
 from tts_cli.engine import CancelToken, SpeechRequest
-from tts_cli.qwen3tts.code2wav import Code2WavState
 from tts_cli.qwen3tts.engine import Qwen3TTSEngine
 from tts_cli.qwen3tts.generate import frames
+from tts_cli.qwen3tts.layers import StreamState
 from tts_cli.qwen3tts.sampling import SamplingOptions, filter_logits, penalize_repeats
 from tts_cli.voices import Voice
 
@@ -60,7 +60,7 @@ def test_prompt_codes_and_hidden_states_equal_the_reference(engines, case):
 
 def test_samples_equal_the_reference(engines):
     codes = torch.from_numpy(GOLDEN["base/ns_nospk/codes"][:8].astype(np.int64))
-    samples = engines["base"].models.code2wav.push(codes, Code2WavState()).numpy()
+    samples = engines["base"].models.code2wav.push(codes, StreamState()).numpy()
     assert np.abs(samples - GOLDEN["pcm"]).max() <= 2e-5
 
 

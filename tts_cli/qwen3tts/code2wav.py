@@ -6,13 +6,14 @@ state makes pushing 1, 2, 7 or 300 frames at a time the same computation as one 
 runs in float32: bfloat16 overflows in the Snake activations and the result is silence.
 """
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tts_cli.qwen3tts.layers import Rope, rms_norm, rotate, weight
+from tts_cli.qwen3tts.layers import Rope, StreamState, rms_norm, rotate, weight
 
 
 @dataclass(frozen=True)
@@ -40,26 +41,13 @@ class Code2WavConfig:
 
     @property
     def samples_per_frame(self) -> int:
-        n = 1
-        for factor in self.upsample_ratios + self.upsample_rates:
-            n *= factor
-        return n
-
-
-@dataclass
-class Code2WavState:
-    """What one stream carries from push to push: keys and values by layer, tails by convolution slot."""
-
-    frames: int = 0
-    keys: dict[int, Tensor] = field(default_factory=dict)
-    values: dict[int, Tensor] = field(default_factory=dict)
-    tails: dict[int, Tensor] = field(default_factory=dict)
+        return math.prod(self.upsample_ratios + self.upsample_rates)
 
 
 class CausalConv(nn.Module):
     """Conv1d over [C, T] that sees (kernel-1)*dilation columns of the past, zeros before the start."""
 
-    slot: int  # its place in Code2WavState.tails
+    slot: int  # its place in StreamState.tails
 
     def __init__(self, inputs: int, outputs: int, kernel: int, dilation: int = 1, groups: int = 1):
         super().__init__()
@@ -67,7 +55,7 @@ class CausalConv(nn.Module):
         self.bias = weight(outputs)
         self.inputs, self.past, self.dilation, self.groups = inputs, (kernel - 1) * dilation, dilation, groups
 
-    def forward(self, x: Tensor, state: Code2WavState) -> Tensor:
+    def forward(self, x: Tensor, state: StreamState) -> Tensor:
         if self.past:
             tail = state.tails.get(self.slot)
             if tail is None:
@@ -80,7 +68,7 @@ class CausalConv(nn.Module):
 class CausalUpsample(nn.Module):
     """ConvTranspose1d, T -> T*stride columns; the kernel-stride columns that overlap the future wait in the state."""
 
-    slot: int  # its place in Code2WavState.tails
+    slot: int  # its place in StreamState.tails
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int):
         super().__init__()
@@ -88,7 +76,7 @@ class CausalUpsample(nn.Module):
         self.bias = weight(outputs)
         self.stride, self.overlap = stride, kernel - stride
 
-    def forward(self, x: Tensor, state: Code2WavState) -> Tensor:
+    def forward(self, x: Tensor, state: StreamState) -> Tensor:
         y = F.conv_transpose1d(x[None], self.weight, stride=self.stride)[0]
         if self.overlap:
             tail = state.tails.get(self.slot)
@@ -128,7 +116,7 @@ class TransformerBlock(nn.Module):
         self.ffn_down = weight(c.hidden, c.intermediate)
         self.ffn_scale = weight(c.hidden)
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor, state: Code2WavState, layer: int) -> Tensor:
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor, state: StreamState, layer: int) -> Tensor:
         """x [T, hidden]; mask [T, past + T] says which keys each frame sees."""
         c = self.config
         q, k, v = F.linear(rms_norm(x, self.attn_norm, c.rms_eps), self.qkv).view(len(x), 3, c.heads, -1).unbind(1)
@@ -157,7 +145,7 @@ class ConvNeXt(nn.Module):
         self.pw2_bias = weight(channels)
         self.gamma = weight(channels)
 
-    def forward(self, x: Tensor, state: Code2WavState) -> Tensor:
+    def forward(self, x: Tensor, state: StreamState) -> Tensor:
         y = F.layer_norm(self.dwconv(x, state).T, (len(x),), self.norm, self.norm_bias, 1e-6)
         y = F.linear(F.gelu(F.linear(y, self.pw1, self.pw1_bias)), self.pw2, self.pw2_bias)
         return x + (y * self.gamma).T
@@ -171,7 +159,7 @@ class ResidualUnit(nn.Module):
         self.act2 = Snake(channels)
         self.conv2 = CausalConv(channels, channels, 1)
 
-    def forward(self, x: Tensor, state: Code2WavState) -> Tensor:
+    def forward(self, x: Tensor, state: StreamState) -> Tensor:
         return x + self.conv2(self.act2(self.conv1(self.act1(x), state)), state)
 
 
@@ -184,7 +172,7 @@ class DecoderBlock(nn.Module):
         self.conv = CausalUpsample(channels, channels // 2, 2 * rate, rate)
         self.res = nn.ModuleList(ResidualUnit(channels // 2, d) for d in dilations)
 
-    def forward(self, x: Tensor, state: Code2WavState) -> Tensor:
+    def forward(self, x: Tensor, state: StreamState) -> Tensor:
         x = self.conv(self.snake(x), state)
         for unit in self.res:
             x = unit(x, state)
@@ -192,7 +180,7 @@ class DecoderBlock(nn.Module):
 
 
 class Code2Wav(nn.Module):
-    """The speech tokenizer's decoder. Holds weights only; the stream lives in a `Code2WavState`."""
+    """The speech tokenizer's decoder. Holds weights only; the stream lives in a `StreamState`."""
 
     def __init__(self, config: Code2WavConfig):
         super().__init__()
@@ -221,7 +209,7 @@ class Code2Wav(nn.Module):
         for slot, conv in enumerate(m for m in self.modules() if isinstance(m, (CausalConv, CausalUpsample))):
             conv.slot = slot
 
-    def push(self, codes: Tensor, state: Code2WavState) -> Tensor:
+    def push(self, codes: Tensor, state: StreamState) -> Tensor:
         """The next frames of a stream: codes int64 [T, books] -> samples float32 [T * samples_per_frame] in [-1, 1]."""
         x = self.pre_conv(self.dequantize(codes).T, state)
         x = self._transform(x.T, state).T
@@ -239,7 +227,7 @@ class Code2Wav(nn.Module):
         rest = self.rest_codebooks[books, codes[:, 1:]].sum(1)
         return F.linear(self.first_codebook[codes[:, 0]], self.first_proj) + F.linear(rest, self.rest_proj)
 
-    def _transform(self, x: Tensor, state: Code2WavState) -> Tensor:
+    def _transform(self, x: Tensor, state: StreamState) -> Tensor:
         """The sliding-window transformer: [T, latent] -> [T, latent]."""
         c = self.config
         if self._rope is None:

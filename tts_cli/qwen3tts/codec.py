@@ -12,8 +12,9 @@ from tts_cli.device import resolve_device
 from tts_cli.engine import CHUNK_FRAMES, AudioChunk
 from tts_cli.errors import TtsError, UsageError
 from tts_cli.gguf.file import GGUFFile
-from tts_cli.qwen3tts.code2wav import Code2Wav, Code2WavState
+from tts_cli.qwen3tts.code2wav import Code2Wav
 from tts_cli.qwen3tts.generate import decode_chunk
+from tts_cli.qwen3tts.layers import StreamState
 from tts_cli.qwen3tts.pair import open_mmproj
 from tts_cli.qwen3tts.speaker_encoder import SpeakerEncoder
 from tts_cli.qwen3tts.weights import load_codec, load_codec_encoder
@@ -41,7 +42,7 @@ class Codec:
         return self._decode(torch.from_numpy(codes.astype(np.int64)).to(self.device))
 
     def _decode(self, codes: torch.Tensor) -> Iterator[AudioChunk]:
-        state, size = Code2WavState(), CHUNK_FRAMES[-1]
+        state, size = StreamState(), CHUNK_FRAMES[-1]
         for start in range(0, len(codes), size):
             last = start + size >= len(codes)
             yield decode_chunk(self.code2wav, list(codes[start:start + size]), state, "eos" if last else None)

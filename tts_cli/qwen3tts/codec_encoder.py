@@ -4,13 +4,14 @@ Convolutions down to 25 Hz, a causal transformer, a last stride of two, and resi
 semantic and 15 acoustic books. Everything is causal, so a clip is read in blocks and memory stays flat; float32.
 """
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tts_cli.qwen3tts.layers import Rope, rotate, weight
+from tts_cli.qwen3tts.layers import Rope, StreamState, rotate, weight
 
 
 @dataclass(frozen=True)
@@ -36,26 +37,13 @@ class CodecEncoderConfig:
 
     @property
     def samples_per_frame(self) -> int:
-        n = 2  # the last stride
-        for stride in self.strides:
-            n *= stride
-        return n
-
-
-@dataclass
-class CodecEncoderState:
-    """What one clip carries from block to block."""
-
-    positions: int = 0
-    keys: dict[int, Tensor] = field(default_factory=dict)
-    values: dict[int, Tensor] = field(default_factory=dict)
-    tails: dict[int, Tensor] = field(default_factory=dict)
+        return 2 * math.prod(self.strides)  # the last stride is always two
 
 
 class StridedConv(nn.Module):
     """Causal Conv1d over [C, L] to ceil(L / stride) columns; the missing columns at both ends are zeros or the edge."""
 
-    slot: int  # its place in CodecEncoderState.tails
+    slot: int  # its place in StreamState.tails
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, bias: bool = True,
                  repeat_edge: bool = False):
@@ -64,7 +52,7 @@ class StridedConv(nn.Module):
         self.bias = weight(outputs) if bias else None
         self.stride, self.past, self.repeat_edge = stride, kernel - stride, repeat_edge
 
-    def forward(self, x: Tensor, state: CodecEncoderState) -> Tensor:
+    def forward(self, x: Tensor, state: StreamState) -> Tensor:
         if self.past:
             tail = state.tails.get(self.slot)
             if tail is None:
@@ -87,7 +75,7 @@ class Stage(nn.Module):
         self.expand = StridedConv(channels // c.compress, channels, 1)
         self.down = StridedConv(channels, 2 * channels, 2 * stride, stride)
 
-    def forward(self, x: Tensor, state: CodecEncoderState) -> Tensor:
+    def forward(self, x: Tensor, state: StreamState) -> Tensor:
         x = x + self.expand(F.elu(self.squeeze(F.elu(x), state)), state)
         return self.down(F.elu(x), state)
 
@@ -110,15 +98,15 @@ class EncoderBlock(nn.Module):
         self.ffn_down = weight(c.hidden, c.intermediate)
         self.ffn_scale = weight(c.hidden)
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], state: CodecEncoderState, layer: int) -> Tensor:
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], state: StreamState, layer: int) -> Tensor:
         c, n = self.config, len(x)
         y = F.layer_norm(x, (c.hidden,), self.attn_norm, self.attn_norm_bias, c.norm_eps)
         q, k, v = F.linear(y, self.qkv).view(n, 3, c.heads, c.head_dim).unbind(1)
         q, k, v = rotate(q, rope).transpose(0, 1), rotate(k, rope).transpose(0, 1), v.transpose(0, 1)
-        if state.positions:
+        if state.frames:
             k, v = torch.cat((state.keys[layer], k), 1), torch.cat((state.values[layer], v), 1)
         state.keys[layer], state.values[layer] = k, v
-        visible = torch.ones(n, state.positions + n, dtype=torch.bool, device=x.device).tril(state.positions)
+        visible = torch.ones(n, state.frames + n, dtype=torch.bool, device=x.device).tril(state.frames)
         y = F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=visible)[0]
         x = x + F.linear(y.transpose(0, 1).flatten(1), self.attn_out) * self.attn_scale
         y = F.layer_norm(x, (c.hidden,), self.ffn_norm, self.ffn_norm_bias, c.norm_eps)
@@ -148,11 +136,11 @@ class CodecEncoder(nn.Module):
 
     def encode(self, samples: Tensor) -> Tensor:
         """Mono 24 kHz float32 [n], n >= 1 -> codes int64 [ceil(n / 1920), books]."""
-        state = CodecEncoderState()
+        state = StreamState()
         block = self.BLOCK_FRAMES * self.config.samples_per_frame
         return torch.cat([self.quantize(self.embed(part, state)) for part in samples.split(block)])
 
-    def embed(self, samples: Tensor, state: CodecEncoderState) -> Tensor:
+    def embed(self, samples: Tensor, state: StreamState) -> Tensor:
         """The next block of a clip, all but the last a whole number of frames: [n] -> embeddings [frames, hidden]."""
         x = self.entry(samples[None], state)
         for stage in self.stages:
@@ -160,10 +148,10 @@ class CodecEncoder(nn.Module):
         x = self.exit(F.elu(x), state).T
         if self._rope is None:
             self._rope = Rope(self.config.head_dim, self.config.rope_theta, x.device)
-        rope = self._rope.at(state.positions, len(x))
+        rope = self._rope.at(state.frames, len(x))
         for layer, transformer in enumerate(self.blocks):
             x = transformer(x, rope, state, layer)
-        state.positions += len(x)
+        state.frames += len(x)
         return self.downsample(x.T, state).T
 
     def quantize(self, x: Tensor) -> Tensor:

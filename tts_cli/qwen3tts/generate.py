@@ -14,8 +14,8 @@ from torch import Tensor
 
 from tts_cli.engine import AudioChunk, CancelToken
 from tts_cli.errors import TtsError
-from tts_cli.qwen3tts.code2wav import Code2Wav, Code2WavState
-from tts_cli.qwen3tts.layers import KVCache
+from tts_cli.qwen3tts.code2wav import Code2Wav
+from tts_cli.qwen3tts.layers import KVCache, StreamState
 from tts_cli.qwen3tts.sampling import SamplingOptions, penalize_repeats, sample
 from tts_cli.qwen3tts.weights import Models
 
@@ -102,7 +102,7 @@ def speech(models: Models, prompt: PromptRows, options: LoopOptions, chunk_frame
     reference     codes int64 [T, 16] that the speech goes on from; none of them is in the output
     """
     sizes = chain(chunk_frames, repeat(chunk_frames[-1]))
-    state = Code2WavState()
+    state = StreamState()
     pending: list[Tensor] = []
     size = next(sizes)
     if reference is not None:  # the vocoder hears how the clip ends, so that the join has no seam
@@ -117,7 +117,7 @@ def speech(models: Models, prompt: PromptRows, options: LoopOptions, chunk_frame
             pending, size = [], next(sizes)
 
 
-def decode_chunk(code2wav: Code2Wav, codes: list[Tensor], state: Code2WavState,
+def decode_chunk(code2wav: Code2Wav, codes: list[Tensor], state: StreamState,
                  finish_reason: str | None = None) -> AudioChunk:
     """The next frames of a stream as sound; no frames give an empty chunk. Raises `TtsError` on non-finite codes."""
     rate, books = code2wav.config.sample_rate, code2wav.config.books

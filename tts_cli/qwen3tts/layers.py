@@ -5,7 +5,7 @@ twice as fast as a one-row matrix product). Linear weights are in the compute dt
 residual stream stay in float32 (lower precision there is audible, and costs nothing to avoid).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -67,6 +67,19 @@ def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
     """Rotate x [n, heads, head_dim] by the angles of `Rope.at`."""
     cos, sin = rope
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+
+
+@dataclass
+class StreamState:
+    """What a causal network carries from one block of its input to the next.
+
+    frames: positions its attention has seen; keys and values by layer, tails of convolutions by their slot.
+    """
+
+    frames: int = 0
+    keys: dict[int, Tensor] = field(default_factory=dict)
+    values: dict[int, Tensor] = field(default_factory=dict)
+    tails: dict[int, Tensor] = field(default_factory=dict)
 
 
 @dataclass
