@@ -7,8 +7,7 @@ harmonic spectrum of `har()`, because the phases of bins that hold only rounding
 `plain_audio` with the package's own.
 """
 
-import json
-import os
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,6 @@ import pytest
 import torch
 
 from tts_cli.audio.mel import log_mel
-from tts_cli.kokoro.checkpoint import state_from_checkpoint
-from tts_cli.kokoro.config import KokoroConfig
-from tts_cli.kokoro.model import Kokoro
 from tts_cli.kokoro.prosody import frames_per_token
 
 GOLDEN = dict(np.load(Path(__file__).parent / "data" / "kokoro.npz").items())
@@ -26,26 +22,10 @@ FRAMES = 62
 
 
 @pytest.fixture(scope="module")
-def kokoro_folder():
-    """Folder of the real checkpoint: config.json, kokoro-v1_0.pth."""
-    folder = os.environ.get("TTS_KOKORO_FOLDER")
-    if folder is None:
-        pytest.skip("TTS_KOKORO_FOLDER names no checkpoint folder")
-    return Path(folder)
-
-
-@pytest.fixture(scope="module")
-def model(kokoro_folder):
-    return load(kokoro_folder)
-
-
-def load(kokoro_folder):
-    config = KokoroConfig.from_dict(json.loads((kokoro_folder / "config.json").read_text("utf-8")))
-    checkpoint = torch.load(kokoro_folder / "kokoro-v1_0.pth", weights_only=True, mmap=True)
-    with torch.device("meta"):
-        model = Kokoro(config)
-    model.load_state_dict(state_from_checkpoint(checkpoint, config), assign=True)
-    return model.eval().requires_grad_(False)
+def model(kokoro):
+    """The networks with the real weights, from the packages of the extra `builtin`."""
+    kokoro.load()
+    return kokoro.model
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +88,9 @@ def test_vocoder_with_a_given_source(model, inputs, golden_curves):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_whole_pass_sounds_the_same(kokoro_folder, inputs, dtype):
+def test_whole_pass_sounds_the_same(model, inputs, dtype):
     """The pitch curve at its full rate: 37,200 samples, not half of them."""
-    model = load(kokoro_folder)
+    model = copy.deepcopy(model)  # the engine's own stays as it is
     model.convolve_in(dtype)
     audio, _ = model(inputs[0][1:-1], torch.from_numpy(GOLDEN["style"]))
     assert audio.shape == (37200,)
