@@ -117,3 +117,18 @@ def test_explain_prints_the_prompt_and_loads_nothing(base, clip, monkeypatch):
     full = tts(*base, "-p", "Hello there", "--explain", "--text-mode", "full", "--no-voice").out.decode()
     assert "vector" not in full and "layout: full" in full
     assert "has none" in tts("-m", "builtin", "-p", "Hello", "--explain").error
+
+
+def test_one_damaged_voice_does_not_hide_the_others(base, clip, tmp_path):
+    assert tts("voices", "save", "anna", *base[:4], "--speaker-file", clip).code == 0
+    (tmp_path / "data" / "tts-cli" / "voices" / "bad.safetensors").write_bytes(b"damaged")
+    run = tts("voices", "list", *base[:4])
+    assert run.code == 0 and run.out.split() == [b"anna", b"auto"] and "bad.safetensors" in run.err
+    assert tts("voices", "remove", "bad").code == 0
+    assert "anna" in tts("voices", "list").err  # the built-in model cannot speak with it, but it is there
+    assert "saved voice" in tts("voices", "info", "anna").error
+
+
+def test_words_the_voice_cannot_read_are_told(tmp_path):
+    run = tts("-p", "Hello 你好 friend", "-s", "1", "-o", tmp_path / "a.wav")
+    assert run.code == 0 and "你好" in run.err

@@ -225,6 +225,9 @@ class Engine(Protocol):
     def speak(self, request: SpeechRequest, cancel: CancelToken | None = None) -> Speech:
         """Start one utterance. Several may be iterated in turn: all state belongs to the returned `Speech`."""
 
+    def unread(self, request: SpeechRequest) -> list[str]:
+        """Words of the text that the model leaves out, needs no weights."""
+
     def check_cloning(self, transcript: bool) -> None:
         """Refuse, before any weight is read, what `voice_from_clip` could not do. Raises `UsageError`."""
 

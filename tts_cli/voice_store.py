@@ -32,7 +32,8 @@ def path_of(name: str, *, new: bool = False) -> Path:
     if new and path.exists():
         raise UsageError(f"a voice {name!r} is there already: remove or rename it first")
     if not new and not path.exists():
-        raise UsageError(f"there is no saved voice {name!r}; saved are {', '.join(names()) or 'none'}")
+        raise UsageError(f"there is no saved voice {name!r}; saved are {', '.join(names()) or 'none'} (speakers with a "
+                         "name, such as ryan, are in CustomVoice checkpoints)")
     return path
 
 

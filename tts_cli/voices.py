@@ -89,8 +89,12 @@ def load_voice(path: str | Path) -> Voice:
             raise UsageError(f"{path}: {name} {tensor.dtype} {tensor.shape} does not belong into a voice file")
     if "xvector" not in tensors:
         raise UsageError(f"{path}: holds no x-vector")
+    fingerprint = tensors.get("fingerprint")
+    if fingerprint is not None and fingerprint.shape[1] != len(tensors["xvector"]):
+        raise UsageError(f"{path}: its fingerprint {fingerprint.shape} and its x-vector of {len(tensors['xvector'])} "
+                         "numbers do not belong together")
     return Voice(str(about.get("name", Path(path).stem)), tensors["xvector"], tensors.get("codes"),
-                 about.get("ref_text"), tensors.get("fingerprint"), str(about.get("model", "")))
+                 about.get("ref_text"), fingerprint, str(about.get("model", "")))
 
 
 def _read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:

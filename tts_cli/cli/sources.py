@@ -68,6 +68,8 @@ def read_ref_text(ctx: typer.Context, text: str | None, file: str | None) -> str
     """What a recording says, given as it is or in a file; cleaned. Raises `UsageError`."""
     given = only_one(ctx, {"ref_text": text, "ref_text_file": file})
     if given["ref_text"] is not None:
+        if not given["ref_text"].strip():
+            raise UsageError("--ref-text is empty: give what the recording says")
         return clean_text(given["ref_text"])
     if given["ref_text_file"] is not None:
         return clean_text(_decoded(_read_file(Path(given["ref_text_file"])), f"--ref-text-file {file}"))

@@ -35,7 +35,14 @@ def list_(
 ) -> None:
     """Print the names, one a line, with the language each was made for."""
     engine = _open(ctx, model, mmproj, hf_repo)
-    voices = [_facts(engine, name) for name in engine.voice_names]
+    voices, damaged = [], []
+    for name in engine.voice_names:
+        try:
+            voices.append(_facts(engine, name))
+        except UsageError as error:  # one bad file must not hide the others
+            damaged.append(str(error))
+    for problem in damaged:
+        Console().warning(problem)
     if json:
         print(json_module.dumps(voices, ensure_ascii=False, indent=2))
         return
@@ -46,6 +53,14 @@ def list_(
     for voice in voices:
         described = ", ".join(voice[key] for key in ("language", "sex") if voice[key])
         print(f"{voice['name']:<{width}}  {described}{'  (default)' if voice['default'] else ''}".rstrip())
+    if engine.default_clip is None and (saved := _saved()):
+        Console().note(f"saved, for the Base models they were made with (-m TALKER.gguf): {', '.join(saved)}")
+
+
+def _saved() -> list[str]:
+    from tts_cli import voice_store
+
+    return voice_store.names()
 
 
 @app.command()
@@ -56,6 +71,8 @@ def info(
     """Print what is known of one voice."""
     engine = _open(ctx, model, mmproj, hf_repo)
     if name not in engine.voice_names:
+        if name in _saved():
+            raise UsageError(f"{name!r} is a saved voice: name the Base model that it is for, too (-m TALKER.gguf)")
         raise UsageError(f"voice: {name!r} is unknown; there are {', '.join(engine.voice_names) or 'none'}")
     for key, value in _facts(engine, name).items():
         if value not in (None, ""):

@@ -100,6 +100,12 @@ class KokoroEngine:
         found = (self._tokens(piece.text, letter) for piece in utterances(clean_text(text), max_chars=_PIECE_CHARS))
         return " ".join(filter(None, map(phoneme_string, found)))
 
+    def unread(self, request: SpeechRequest) -> list[str]:
+        """See `Engine.unread`: words in scripts that English has no reading for."""
+        from tts_cli.kokoro.g2p import unread
+
+        return unread(request.text) if self._letter(request, self._voice(request)) in "ab" else []
+
     def unknown_symbols(self, phonemes: str) -> list[str]:
         """The characters of phonemes that the model has no symbol for, each once."""
         return sorted({c for c in phonemes if c not in self.config.vocab and not c.isspace()})

@@ -102,6 +102,10 @@ class Qwen3TTSEngine:
         """The prompt and options of a request. Raises `UsageError`."""
         return make_plan(self.pair, request, seed)
 
+    def unread(self, request: SpeechRequest) -> list[str]:
+        """See `Engine.unread`: every byte has a token."""
+        return []
+
     def load(self) -> None:
         """See `Engine.load`."""
         if self.models is None:
