@@ -132,3 +132,11 @@ def test_one_damaged_voice_does_not_hide_the_others(base, clip, tmp_path):
 def test_words_the_voice_cannot_read_are_told(tmp_path):
     run = tts("-p", "Hello 你好 friend", "-s", "1", "-o", tmp_path / "a.wav")
     assert run.code == 0 and "你好" in run.err
+
+
+def test_the_small_custom_voice_model_says_that_it_ignores_instructions(tmp_path):
+    talker, mmproj = tiny_pair(tmp_path, variant="custom_voice", equal=True, extras=True)  # its size is 0.6B
+    small = ["-m", talker, "-mm", mmproj, "--dtype", "float32", "--speaker", "ryan"]
+    plain, _ = codes(tmp_path, *small)
+    told, err = codes(tmp_path, *small, "--instruct", "Calm.")
+    assert told == plain and "--instruct: no effect with this model" in err

@@ -37,8 +37,6 @@ KEPT_PREFIXES = 4  # of recent voices; one of a ten-second clip with transcript 
 class Qwen3TTSEngine:
     """See `tts_cli.engine.Engine`. Created by `open`."""
 
-    unused = frozenset(("early",))
-
     def __init__(self, pair: Pair, device: torch.device, dtype: torch.dtype):
         self.pair, self.device, self.dtype = pair, device, dtype
         self.sample_rate = pair.code2wav.sample_rate
@@ -56,6 +54,11 @@ class Qwen3TTSEngine:
     @property
     def kind(self) -> str:
         return self.pair.kind
+
+    @property
+    def unused(self) -> frozenset[str]:
+        ignored = self.kind == "custom_voice" and not self.pair.follows_instructions
+        return frozenset(("early", "instruct") if ignored else ("early",))
 
     @property
     def paths(self) -> list[Path]:
