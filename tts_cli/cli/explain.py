@@ -22,7 +22,7 @@ def print_prompt(choice: ModelChoice, manner: Manner, text: str, console: Consol
                          "model has none")
     manner.check_cloning(engine)
     manner = manner.with_voice_file(engine)
-    if clip is not None or (manner.request.voice is None and engine.default_clip and not manner.no_voice):
+    if clip is not None or manner.needs_a_voice(engine):
         manner = replace(manner, request=replace(manner.request, voice=_outline(pair, manner, clip)))
     with o.flags_named():
         plan = engine.plan(replace(manner.request, text=next(manner.pieces(text)).text))

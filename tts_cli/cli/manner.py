@@ -73,7 +73,7 @@ class Manner:
 
         To be called on the thread that owns the model. `say` tells that the last was taken; default: a console's note.
         """
-        if clip is None and self._needs_a_voice(engine):
+        if clip is None and self.needs_a_voice(engine):
             (say or console.note)(DEFAULT_VOICE)
             own = replace(self, speaker_file=str(engine.default_clip))
             return own.voiced(engine, own.read_clip(console), console)
@@ -82,6 +82,7 @@ class Manner:
         voice = engine.voice_from_clip(clip, Path(self.speaker_file).stem, self.ref_text)
         return replace(self, request=replace(self.request, voice=voice))
 
-    def _needs_a_voice(self, engine: Engine) -> bool:
+    def needs_a_voice(self, engine: Engine) -> bool:
+        """Whether the model's own reference clip speaks."""
         return (engine.default_clip is not None and self.request.voice is None and self.voice_file is None
                 and not self.no_voice)
