@@ -12,6 +12,7 @@ from tts_cli.engine import CancelToken, SpeechRequest
 from tts_cli.errors import ModelFileError, TtsError, UsageError
 from tts_cli.loading import load_engine, open_engine
 from tts_cli.qwen3tts.codec import open_codec
+from tts_cli.qwen3tts.engine import Qwen3TTSEngine
 from tts_cli.qwen3tts.plan import BUDGET_BASE, BUDGET_PER_TOKEN
 from tts_cli.voices import Voice
 
@@ -158,10 +159,12 @@ def test_a_voice_of_another_width_is_refused(engine):
         Voice("nan", np.full(64, np.nan, np.float32))
 
 
-def test_broken_weights_are_reported_not_spoken(engine):
+def test_broken_weights_are_reported_not_spoken(pair):
+    engine = Qwen3TTSEngine.open(*pair, device="cpu", dtype="float32", compiled=False)
+    engine.load()
     models = dataclasses.replace(engine.models)
     for parameter in (models.talker.head, models.talker.decoder.norm, models.predictor.heads,
-                      models.predictor.decoder.norm,                      models.code2wav.post_conv.bias):
+                      models.predictor.decoder.norm, models.code2wav.post_conv.bias):
         kept = parameter.clone()
         parameter.fill_(torch.nan)
         try:
@@ -176,7 +179,8 @@ def test_broken_weights_are_reported_not_spoken(engine):
 def test_predictor_feed_forward_beyond_float16_stays_finite(pair_equal):
     """The 0.6B predictor's activations exceed 65504: float32 and bfloat16 carry them."""
     for dtype in ("float32", "bfloat16"):
-        engine = load_engine(*pair_equal, device="cpu", dtype=dtype)
+        engine = Qwen3TTSEngine.open(*pair_equal, device="cpu", dtype=dtype, compiled=False)
+        engine.load()
         for block in engine.models.predictor.decoder.blocks:
             block.gate_up *= 3e3
         samples, _, _ = run(engine, max_frames=3)
@@ -184,7 +188,8 @@ def test_predictor_feed_forward_beyond_float16_stays_finite(pair_equal):
 
 
 def test_bfloat16_leaves_the_vocoder_in_float32(pair):
-    engine = load_engine(*pair, device="cpu", dtype="bfloat16")
+    engine = Qwen3TTSEngine.open(*pair, device="cpu", dtype="bfloat16", compiled=False)
+    engine.load()
     assert {p.dtype for p in engine.models.code2wav.parameters()} == {torch.float32}
     assert engine.models.talker.head.dtype == torch.bfloat16
     assert run(engine)[2].peak > 1e-3

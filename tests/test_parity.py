@@ -25,10 +25,10 @@ NOTES = json.loads(str(GOLDEN["notes"]))
 CASES = sorted(key for key in NOTES if "/" in key)
 
 
-@pytest.fixture(scope="module")
-def engines(pair, pair_equal):
+@pytest.fixture(scope="module", params=[True, False], ids=["compiled", "torch"])
+def engines(request, pair, pair_equal):
     """By golden name: with a projection between talker and predictor, and with equal widths."""
-    both = {name: Qwen3TTSEngine.open(*files, device="cpu", dtype="float32")
+    both = {name: Qwen3TTSEngine.open(*files, device="cpu", dtype="float32", compiled=request.param)
             for name, files in (("base", pair), ("equal", pair_equal))}
     for engine in both.values():
         engine.load()

@@ -199,13 +199,9 @@ def weight_bytes_per_frame(models) -> int:
     """Bytes of talker and predictor matrices one frame multiplies with; embedding rows are too few to count."""
     predictor = models.predictor
     passes = len(predictor.heads)  # positions 0 and 1 go together, then one pass for each further book
-    projection = [] if predictor.projection is None else [predictor.projection]
-    return (_bytes(models.talker.parameters()) + passes * _bytes([*predictor.decoder.parameters(), *projection])
-            + _bytes([predictor.heads]))
-
-
-def _bytes(parameters) -> int:
-    return sum(p.numel() * p.element_size() for p in parameters)
+    projection = 0 if predictor.projection is None else predictor.projection.nbytes
+    return (models.talker.decoder.nbytes + models.talker.head.nbytes + passes * (predictor.decoder.nbytes + projection)
+            + predictor.heads.nbytes)
 
 
 def peak_rss_bytes() -> int:

@@ -73,7 +73,8 @@ Device = Annotated[str, _option(
     "--device", panel="Model", metavar="auto|cpu|cuda|cuda:N|mps", default=True, help="Where to compute")]
 Dtype = Annotated[str, _option(
     "--dtype", panel="Model", metavar="auto|float32|bfloat16", default=True,
-    help="Talker and predictor precision; auto is bfloat16 where the hardware multiplies it, else float32")]
+    help="Precision; auto is bfloat16 where that is faster. On the CPU, Qwen3-TTS multiplies quantised weights as they "
+         "are stored, and bfloat16 only narrows wider ones")]
 Threads = Annotated[int | None, _option(
     "--threads", "-t", panel="Model", metavar="N", callback=_check_threads,
     default="OMP_NUM_THREADS, else physical cores", help=f"CPU threads (1 to {MAX_THREADS})")]

@@ -1,5 +1,6 @@
 """An open GGUF file: typed metadata, single rows, and whole tensors streamed into torch tensors."""
 
+import contextlib
 import math
 import mmap
 import stat
@@ -72,8 +73,10 @@ class GGUFFile:
             raise
 
     def close(self) -> None:
-        """Unmap the file. Metadata stays; rows and tensors can no longer be read."""
-        self._map.close()
+        """Unmap the file, at the latest when the last view that `raw` gave is gone. Metadata stays readable."""
+        mapped, self._map = self._map, b""
+        with contextlib.suppress(BufferError):
+            mapped.close()
 
     def __enter__(self) -> "GGUFFile":
         return self
@@ -136,10 +139,18 @@ class GGUFFile:
         index = np.asarray(index, np.int64).reshape(-1)
         if index.size and not (index.min() >= 0 and index.max() < count):
             raise IndexError(f"rows {index.min()} to {index.max()} of {name!r}, which has {count}")
-        raw = np.frombuffer(self._map, np.uint8, info.nbytes, info.offset).reshape(count, -1)[index]
+        raw = self.raw(name)[index]
         if not index.size:
             return np.empty((0, info.shape[-1]), np.float32)
         return _dequantise(raw, info.type)
+
+    def raw(self, name: str) -> np.ndarray:
+        """The stored bytes of a tensor, uint8 [rows, bytes per row], read-only and not copied: a view of the map.
+
+        Leading dimensions count as one. Raises `ModelFileError` when there is no such tensor.
+        """
+        info = self.tensor(name)
+        return np.frombuffer(self._map, np.uint8, info.nbytes, info.offset).reshape(math.prod(info.shape[:-1]), -1)
 
     def read_into(self, name: str, out: torch.Tensor) -> None:
         """Fill `out` with the whole tensor, converted to its dtype, in steps of a few MB.

@@ -35,21 +35,25 @@ KEPT_PREFIXES = 4  # of recent voices; one of a ten-second clip with transcript 
 
 
 class Qwen3TTSEngine:
-    """See `tts_cli.engine.Engine`. Created by `open`."""
+    """See `tts_cli.engine.Engine`. Created by `open`.
 
-    def __init__(self, pair: Pair, device: torch.device, dtype: torch.dtype):
-        self.pair, self.device, self.dtype = pair, device, dtype
+    compiled  on the CPU, compute with the files' own bytes rather than with torch's modules, as other devices do
+    """
+
+    def __init__(self, pair: Pair, device: torch.device, dtype: torch.dtype, compiled: bool = True):
+        self.pair, self.device, self.dtype, self.compiled = pair, device, dtype, compiled
         self.sample_rate = pair.code2wav.sample_rate
         self.models: Models | None = None
         self._prefixes: OrderedDict[bytes, KVCache] = OrderedDict()
 
     @classmethod
     def open(cls, model: str | Path, mmproj: str | Path | None = None, *, device: str = "auto",
-             dtype: str = "auto") -> "Qwen3TTSEngine":
+             dtype: str = "auto", compiled: bool = True) -> "Qwen3TTSEngine":
         """See `tts_cli.loading.open_engine`."""
         where = resolve_device(device)
-        what = resolve_dtype(dtype, where)
-        return cls(Pair.open(model, mmproj), where, what)
+        # On the CPU weights are read as stored and only what is wider becomes bfloat16, whose arithmetic is float32.
+        what = resolve_dtype("bfloat16" if dtype == "auto" and where.type == "cpu" else dtype, where)
+        return cls(Pair.open(model, mmproj), where, what, compiled)
 
     @property
     def kind(self) -> str:
@@ -112,7 +116,7 @@ class Qwen3TTSEngine:
     def load(self) -> None:
         """See `Engine.load`."""
         if self.models is None:
-            self.models = load_models(self.pair.talker, self.pair.mmproj, self.dtype, self.device)
+            self.models = load_models(self.pair.talker, self.pair.mmproj, self.dtype, self.device, self.compiled)
 
     def speak(self, request: SpeechRequest, cancel: CancelToken | None = None) -> Speech:
         """See `Engine.speak`. Raises `UsageError` at once for what `check` would refuse."""

@@ -6,10 +6,14 @@ residual stream stay in float32 (lower precision there is audible, and costs not
 """
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from tts_cli.compiled.matrix import Matrix
 
 
 @dataclass(frozen=True)
@@ -24,16 +28,23 @@ class TransformerConfig:
     rms_eps: float
 
 
+def fit_kernels(config: TransformerConfig) -> bool:
+    """Whether the compiled kernels take rows of these lengths (`compiled.dots.UNIT`)."""
+    return not any(n % 32 for n in (config.hidden, config.intermediate, config.heads * config.head_dim))
+
+
 def weight(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:
     """An unset parameter; the loader (or a trainer) fills it."""
     return nn.Parameter(torch.empty(*shape, dtype=dtype), requires_grad=False)
 
 
-def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ w.T (+ bias) in w's dtype, returned in float32. x: [K] or [n, K], w: [N, K]."""
-    x = x.to(w.dtype)
-    y = torch.mv(w, x) if x.dim() == 1 else F.linear(x, w)
-    y = y.float()
+def linear(x: Tensor, w: "Tensor | Matrix", bias: Tensor | None = None) -> Tensor:
+    """x @ w.T (+ bias) in w's dtype, returned in float32. x: [K] or [n, K], w: [N, K], a tensor or a stored matrix."""
+    if isinstance(w, Tensor):
+        x = x.to(w.dtype)
+        y = (torch.mv(w, x) if x.dim() == 1 else F.linear(x, w)).float()
+    else:
+        y = w.times(x)
     return y if bias is None else y + bias
 
 
@@ -172,6 +183,11 @@ class Decoder(nn.Module):
             x = block(x, rope, cache, layer)
         cache.length += n
         return rms_norm(x, self.norm, self.config.rms_eps)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of weights that one pass reads."""
+        return sum(p.nbytes for p in self.parameters())
 
     def new_cache(self, capacity: int) -> KVCache:
         """Float32 on the CPU (its attention kernel is twice as fast there), the compute dtype elsewhere."""

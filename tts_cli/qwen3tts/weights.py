@@ -5,7 +5,7 @@ here as unused; what is missing or extra is listed in one error.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,10 +17,12 @@ from tts_cli.qwen3tts import config as cfg
 from tts_cli.qwen3tts.code2wav import Code2Wav
 from tts_cli.qwen3tts.code_predictor import CodePredictor
 from tts_cli.qwen3tts.codec_encoder import CodecEncoder
+from tts_cli.qwen3tts.layers import fit_kernels
 from tts_cli.qwen3tts.speaker_encoder import SpeakerEncoder
 from tts_cli.qwen3tts.talker import Talker
 
 Names = dict[str, tuple[str, ...]]
+Parts = list[tuple[nn.Module, Names]]
 
 # Read row by row on demand, or stored for other tools only.
 _UNUSED = {"token_embd.weight", "a.gen.wav.quant.first.in_proj.weight", "a.gen.wav.quant.rest.in_proj.weight"}
@@ -37,24 +39,39 @@ class Models:
     speaker_encoder: SpeakerEncoder | None
 
 
-def load_models(talker: GGUFFile, mmproj: GGUFFile, dtype: torch.dtype, device: torch.device) -> Models:
-    """Read both files. Raises `ModelFileError` listing missing, extra and misshapen tensors."""
+def load_models(talker: GGUFFile, mmproj: GGUFFile, dtype: torch.dtype, device: torch.device,
+                compiled: bool = True) -> Models:
+    """Read both files. Raises `ModelFileError` listing missing, extra and misshapen tensors.
+
+    compiled  on the CPU, let talker and predictor multiply with the files' own bytes (`qwen3tts.compiled`)
+    """
     c = cfg.talker_config(talker)
     with torch.device("meta"):
         model = Talker(c.transformer, c.codec_vocab, dtype)
-    _fill(talker, [(model, _talker_names(c.transformer.layers))], device)
     p = cfg.code_predictor_config(mmproj)
     with torch.device("meta"):
         predictor = CodePredictor(p.transformer, p.talker_hidden, p.codec_vocab, p.books, p.codes, p.projection, dtype)
     code2wav, speaker_encoder, codec_parts = _codec_parts(mmproj)
-    _fill(mmproj, [(predictor, _predictor_names(p)), *codec_parts], device)
+    talker_parts, predictor_parts = [(model, _talker_names(c.transformer.layers))], [(predictor, _predictor_names(p))]
+    _check_names(talker, talker_parts)
+    _check_names(mmproj, predictor_parts + codec_parts)
+    if compiled and device.type == "cpu" and fit_kernels(c.transformer) and fit_kernels(p.transformer):
+        from tts_cli.qwen3tts.compiled import use_stored  # numba takes a while to import
+
+        team = use_stored(talker, talker_parts, dtype)
+        use_stored(mmproj, predictor_parts, dtype, team)
+    else:
+        _fill(talker, talker_parts, device)
+        _fill(mmproj, predictor_parts, device)
+    _fill(mmproj, codec_parts, device)
     return Models(model, predictor, code2wav, speaker_encoder)
 
 
 def load_codec(mmproj: GGUFFile, device: torch.device) -> tuple[Code2Wav, SpeakerEncoder | None]:
     """Only what turns codes into sound and sound into an x-vector. Raises `ModelFileError`."""
     code2wav, speaker_encoder, parts = _codec_parts(mmproj)
-    _fill(mmproj, parts, device, ignore=lambda name: name.startswith("a.gen.code."))
+    _check_names(mmproj, parts, ignore=lambda name: name.startswith("a.gen.code."))
+    _fill(mmproj, parts, device)
     return code2wav, speaker_encoder
 
 
@@ -65,25 +82,25 @@ def load_codec_encoder(mmproj: GGUFFile, device: torch.device) -> CodecEncoder |
         return None
     with torch.device("meta"):
         encoder = CodecEncoder(c)
-    _fill(mmproj, [(encoder, _codec_encoder_names(c))], device, ignore=lambda name: name.startswith(("a.", "mm.a.")))
+    parts: Parts = [(encoder, _codec_encoder_names(c))]
+    _check_names(mmproj, parts, ignore=lambda name: name.startswith(("a.", "mm.a.")))
+    _fill(mmproj, parts, device)
     return encoder
 
 
-def _codec_parts(mmproj: GGUFFile) -> tuple[Code2Wav, SpeakerEncoder | None, list[tuple[nn.Module, Names]]]:
+def _codec_parts(mmproj: GGUFFile) -> tuple[Code2Wav, SpeakerEncoder | None, Parts]:
     w, s = cfg.code2wav_config(mmproj), cfg.speaker_encoder_config(mmproj)
     with torch.device("meta"):
         code2wav = Code2Wav(w)
         encoder = SpeakerEncoder(s) if s else None
-    parts: list[tuple[nn.Module, Names]] = [(code2wav, _code2wav_names(w))]
+    parts: Parts = [(code2wav, _code2wav_names(w))]
     if encoder:
         parts.append((encoder, _speaker_encoder_names(s)))
     return code2wav, encoder, parts
 
 
-def _fill(file: GGUFFile, parts: Iterable[tuple[nn.Module, Names]], device: torch.device,
-          ignore: Callable[[str], bool] = lambda name: False) -> None:
-    """Give every parameter its storage on `device` and read its tensors into it, one after the other."""
-    parts = list(parts)
+def _check_names(file: GGUFFile, parts: Parts, ignore: Callable[[str], bool] = lambda name: False) -> None:
+    """Every tensor of the file is used, and every tensor named is there."""
     wanted = {tensor for _, names in parts for tensors in names.values() for tensor in tensors}
     missing = sorted(wanted - file.tensors.keys())
     extra = sorted(name for name in file.tensors.keys() - wanted - _UNUSED
@@ -92,6 +109,10 @@ def _fill(file: GGUFFile, parts: Iterable[tuple[nn.Module, Names]], device: torc
         found = [f"{what} {len(some)}: {', '.join(some[:5])}{', …' if len(some) > 5 else ''}"
                  for what, some in (("missing", missing), ("not known", extra)) if some]
         raise ModelFileError(f"{file.path}: tensors {'; '.join(found)}")
+
+
+def _fill(file: GGUFFile, parts: Parts, device: torch.device) -> None:
+    """Give every parameter its storage on `device` and read its tensors into it, one after the other."""
     for module, names in parts:
         for name, parameter in dict(module.named_parameters()).items():
             _set(module, name, _read(file, names[name], parameter, device))
@@ -99,19 +120,23 @@ def _fill(file: GGUFFile, parts: Iterable[tuple[nn.Module, Names]], device: torc
 
 
 def _read(file: GGUFFile, tensors: tuple[str, ...], like: nn.Parameter, device: torch.device) -> nn.Parameter:
+    """The stacked tensors; `like.file_axes` says which of its axes each axis in the file is, where they differ."""
     infos = [file.tensor(name) for name in tensors]
+    axes = getattr(like, "file_axes", range(like.dim()))
+    expected = tuple(like.shape[axis] for axis in axes)
     # Convolution kernels and one-column matrices may be stored with or without their axes of length 1.
     shapes = [tuple(n for n in info.shape if n != 1) for info in infos]
     stacked = (sum(s[0] if s else 1 for s in shapes),) + shapes[0][1:] if len(infos) > 1 else shapes[0]
-    if stacked != tuple(n for n in like.shape if n != 1) or any(s[1:] != shapes[0][1:] for s in shapes):
+    if stacked != tuple(n for n in expected if n != 1) or any(s[1:] != shapes[0][1:] for s in shapes):
         raise ModelFileError(f"{file.path}: {' + '.join(tensors)} has shape "
-                             f"{' + '.join(str(i.shape) for i in infos)}, expected {tuple(like.shape)} in all")
-    out = torch.empty(like.shape, dtype=like.dtype, device=device)
+                             f"{' + '.join(str(i.shape) for i in infos)}, expected {expected} in all")
+    out = torch.empty(expected, dtype=like.dtype, device=device)
     flat, start = out.view(-1), 0
     for name, info in zip(tensors, infos, strict=True):
         count = math.prod(info.shape)
         file.read_into(name, flat[start:start + count])
         start += count
+    out = out.permute(*(axes.index(axis) for axis in range(like.dim()))).contiguous()
     return nn.Parameter(out, requires_grad=False)
 
 

@@ -1,0 +1,146 @@
+"""Talker and code predictor on the CPU: their matrices stay in the file, and compiled code runs the decoder.
+
+These classes stand where `layers.Decoder` and parameters stand on other devices; `Talker`, `CodePredictor` and the loop
+do not know the difference.
+"""
+
+import math
+
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as Kind
+from torch import Tensor, nn
+
+from tts_cli.compiled import kernels
+from tts_cli.compiled.matrix import Matrix, usable
+from tts_cli.compiled.team import Team
+from tts_cli.gguf.file import GGUFFile
+from tts_cli.qwen3tts.layers import Decoder, KVCache, TransformerConfig
+
+
+def use_stored(file: GGUFFile, parts: list[tuple[nn.Module, dict[str, tuple[str, ...]]]], dtype: torch.dtype,
+               team: Team | None = None) -> Team:
+    """Let talker or predictor compute with the tensors in `file`, named for each of their parameters.
+
+    dtype  bfloat16: see `read_matrix`
+    team   to work with; a new one of as many threads as torch uses otherwise
+    """
+    team, narrow = team or Team(torch.get_num_threads()), dtype == torch.bfloat16
+    for module, names in parts:
+        module.decoder = _stored_decoder(module.decoder, names, file, narrow, team)
+        for name, like in list(module.named_parameters(recurse=False)):
+            (tensor,) = names[name]
+            delattr(module, name)
+            if name.endswith("bias"):
+                setattr(module, name, torch.from_numpy(_vector(file, tensor, len(like))))
+            elif name.endswith(("embedding", "embeddings")):
+                setattr(module, name, StoredRows(file, tensor, tuple(like.shape)))
+            else:
+                setattr(module, name, read_matrix(file, tensor, tuple(like.shape), narrow, team))
+    return team
+
+
+def _stored_decoder(decoder: Decoder, names: dict[str, tuple[str, ...]], file: GGUFFile, narrow: bool,
+                    team: Team) -> "CompiledDecoder":
+    c = decoder.config
+    queries, keys = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    shapes = [(queries, c.hidden), (keys, c.hidden), (keys, c.hidden), (c.hidden, queries),
+              (c.intermediate, c.hidden), (c.intermediate, c.hidden), (c.hidden, c.intermediate)]
+
+    def tensors(layer: int, *parameters: str) -> list[str]:
+        return [tensor for name in parameters for tensor in names[f"decoder.blocks.{layer}.{name}"]]
+
+    def norms(width: int, *parameters: str) -> np.ndarray:
+        return np.array([[_vector(file, tensor, width) for tensor in tensors(i, *parameters)] for i in layers])
+
+    layers = range(c.layers)
+    matrices = [[read_matrix(file, tensor, shape, narrow, team) for tensor, shape in
+                 zip(tensors(i, "qkv", "attn_out", "gate_up", "ffn_down"), shapes, strict=True)] for i in layers]
+    return CompiledDecoder(c, matrices, norms(c.hidden, "attn_norm", "ffn_norm"),
+                           norms(c.head_dim, "q_norm", "k_norm"), _vector(file, *names["decoder.norm"], c.hidden), team)
+
+
+def _vector(file: GGUFFile, name: str, length: int) -> np.ndarray:
+    file.tensor(name, (length,))
+    return file.rows(name, [0])[0]
+
+
+def read_matrix(file: GGUFFile, name: str, shape: tuple[int, ...], narrow: bool, team: Team) -> Matrix:
+    """The tensor where it lies, or as a copy when its type has no kernel.
+
+    narrow  keep float32 matrices, and those that must be copied, as bfloat16
+
+    Raises `ModelFileError` when it is not of that shape.
+    """
+    info = file.tensor(name, shape)
+    if usable(info.type, info.shape) and not (narrow and info.type == Kind.F32):
+        return Matrix(file.raw(name), info.type, info.shape, team)
+    kind, dtype = (Kind.BF16, torch.bfloat16) if narrow else (Kind.F32, torch.float32)
+    copy = torch.empty(math.prod(info.shape[:-1]), info.shape[-1], dtype=dtype)
+    file.read_into(name, copy)
+    return Matrix(copy.view(torch.uint8).numpy(), kind, info.shape, team)
+
+
+class StoredRows:
+    """An embedding table [..., rows, width] of which single rows are read from the file and become float32."""
+
+    def __init__(self, file: GGUFFile, name: str, shape: tuple[int, ...]):
+        self._file, self._name = file, name
+        self.shape = file.tensor(name, shape).shape
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Tensor | int | tuple) -> Tensor:
+        """`table[row]` or `table[book, row]` with numbers or tensors of them, as with a tensor."""
+        books = index if isinstance(index, tuple) else (index,)
+        flat = np.ravel_multi_index([np.asarray(i) for i in books], self.shape[:-1], mode="wrap")
+        rows = torch.from_numpy(self._file.rows(self._name, flat))
+        return rows[0] if np.ndim(flat) == 0 else rows
+
+
+class CompiledDecoder(nn.Module):
+    """`layers.Decoder` over stored matrices; see `kernels.decode`.
+
+    matrices  per layer q, k, v, attention out, gate, up, down
+    norms     float32 [layers, 2, H]: before attention and feed-forward; head_norms [layers, 2, head_dim]: of queries
+              and keys; last_norm [H]
+    """
+
+    def __init__(self, config: TransformerConfig, matrices: list[list[Matrix]], norms: np.ndarray,
+                 head_norms: np.ndarray, last_norm: np.ndarray, team: Team):
+        super().__init__()
+        self.config, self.matrices, self.team = config, matrices, team
+        self._numbers = np.array([[matrix.numbers for matrix in layer] for layer in matrices])
+        self._norms = norms, head_norms, last_norm
+        self._cos = self._sin = np.empty((0, config.head_dim // 2), np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(matrix.nbytes for layer in self.matrices for matrix in layer)
+
+    def new_cache(self, capacity: int) -> KVCache:
+        return KVCache.new(self.config, capacity, torch.float32, torch.device("cpu"))
+
+    def forward(self, x: Tensor, cache: KVCache) -> Tensor:
+        """x [H] or [n, H] float32 -> the same shape after the final norm; the cache grows by n positions."""
+        c, past = self.config, cache.length
+        rows = x.reshape(-1, c.hidden).numpy().copy()  # the residual stream, overwritten
+        n = len(rows)
+        cache.reserve(n)
+        self._angles(past + n)
+        room = [np.empty(shape, np.float32) for shape in (
+            (self.team.threads, n, c.hidden), (n, max((c.heads + 2 * c.kv_heads) * c.head_dim, c.hidden)),
+            (n, c.heads * c.head_dim), (2, n, c.intermediate), (n, c.hidden))]
+        self.team.run(kernels.decode, self._numbers, *self._norms, np.float32(c.rms_eps), self._cos, self._sin,
+                      cache.k.numpy(), cache.v.numpy(), past, rows, *room)
+        cache.length += n
+        return torch.from_numpy(room[-1]).view(x.shape)
+
+    def _angles(self, count: int) -> None:
+        if count > len(self._cos):
+            c = self.config
+            positions = torch.arange(max(2 * len(self._cos), count, 64))
+            exponents = -torch.arange(0, c.head_dim, 2, dtype=torch.float32) / c.head_dim
+            angles = positions[:, None].float() * c.rope_theta ** exponents
+            self._cos, self._sin = angles.cos().numpy(), angles.sin().numpy()
