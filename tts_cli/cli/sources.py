@@ -95,10 +95,15 @@ def chosen_voice(ctx: typer.Context, voice: str | None, speaker_file: str | None
     if is_setting(ctx, "voice") and (typed(ctx, "model") or typed(ctx, "hf_repo")):
         voice = None  # it goes with the model that is set
     given = only_one(ctx, {"voice": voice, "speaker_file": speaker_file, "no_voice": no_voice})
-    voice = given["voice"]
+    voice, voice_file = name_or_file(given["voice"])
+    return voice, voice_file, given["speaker_file"]
+
+
+def name_or_file(voice: str | None) -> tuple[str | None, Path | None]:
+    """What --voice says: the name or mix of a voice, or a voice file."""
     if voice is not None and (Path(voice).suffix.lower() in VOICE_FILES or "/" in voice or os.sep in voice):
-        return None, Path(voice).expanduser(), None
-    return voice, None, given["speaker_file"]
+        return None, Path(voice).expanduser()
+    return voice, None
 
 
 def locate_pair(ctx: typer.Context, model: str | None, mmproj: str | None,

@@ -1,0 +1,125 @@
+"""Manifests as people write them: three kinds, rows made ready, and everything that is wrong told with its line."""
+
+import json
+
+import pytest
+
+from tts_cli.batch.manifest import Entry, Problem, read_manifest
+from tts_cli.batch.rows import Rows
+from tts_cli.errors import UsageError
+
+
+def read(tmp_path, name, content, by=None):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return list(read_manifest(path, by))
+
+
+def ready(tmp_path, fields, line=1, **defaults):
+    return Rows(defaults, tmp_path, ["model"]).row(Entry(line, {"id": "a", "text": "Hello.", **fields}))
+
+
+def test_json_lines(tmp_path):
+    entries = read(tmp_path, "m.jsonl", '\ufeff{"id": 1, "text": "A"}\n\n[1]\n{"id": \n{"id": "b", "n": [2]}')
+    assert entries[0] == Entry(1, {"id": 1, "text": "A"})
+    assert [entry.line for entry in entries[1:3]] == [3, 4] and all(isinstance(e, Problem) for e in entries[1:3])
+    assert entries[3] == Entry(5, {"id": "b", "n": [2]})
+
+
+def test_json_nested_without_end_is_a_problem_not_a_crash(tmp_path):
+    assert isinstance(read(tmp_path, "m.jsonl", "[" * 100_000)[0], Problem)
+
+
+@pytest.mark.parametrize("name, mark", [("m.csv", ","), ("m.TSV", "\t")])
+def test_tables(tmp_path, name, mark):
+    text = 'id,text,note\r\n\r\na,"One, two\r\nlines",\r\nb,Two,x\r\n'.replace(",", mark).replace("One\t", "One,")
+    assert read(tmp_path, name, text) == [
+        Entry(3, {"id": "a", "text": "One, two\r\nlines"}), Entry(5, {"id": "b", "text": "Two", "note": "x"})]
+
+
+def test_a_table_with_too_many_cells_or_a_repeated_column(tmp_path):
+    assert read(tmp_path, "m.csv", "id,text\na,Hello, world\nb,Two\n")[0].line == 2
+    assert "text more than once" in read(tmp_path, "m.csv", "id,text,text\n")[0].message
+    assert "table" in read(tmp_path, "m.csv", 'id,text\na,"open')[-1].message
+
+
+@pytest.mark.parametrize("by, expected", [
+    (None, [(1, "000001", "One. Two"), (2, "000002", "goes on."), (6, "000006", "Last!")]),
+    ("paragraph", [(1, "000001", "One. Two\ngoes on."), (6, "000002", "Last!")]),
+    ("sentence", [(1, "000001", "One."), (1, "000002", "Two\ngoes on."), (6, "000003", "Last!")]),
+])
+def test_plain_text(tmp_path, by, expected):
+    entries = read(tmp_path, "m.txt", "One. Two\ngoes on.\n\n***\n\nLast!\n", by)
+    assert [(e.line, e.fields["id"], e.fields["text"]) for e in entries] == expected
+
+
+@pytest.mark.parametrize("name", ["m.jsonl", "m.csv", "m.txt"])
+def test_bytes_that_are_not_utf8_are_told_with_their_line(tmp_path, name):
+    entries = read(tmp_path, name, b'{"id": "a"}\nx\xff\n')
+    assert entries[-1].line == 2 and "UTF-8" in entries[-1].message
+
+
+def test_manifests_that_cannot_be_read(tmp_path):
+    (tmp_path / "m.csv").write_text("id,text\n")
+    for path, by, told in ((tmp_path / "no.csv", None, "no such file"), (tmp_path, None, "a folder"),
+                           (tmp_path / "m.csv", "line", "--by"), (tmp_path / "m.txt", "word", "--by")):
+        (tmp_path / "m.txt").write_text("a")
+        with pytest.raises(UsageError, match=told):
+            read_manifest(path, by)
+
+
+def test_a_row_takes_options_by_any_spelling_and_keeps_the_rest(tmp_path):
+    row = ready(tmp_path, {"Language": "english", "top-k": "5", "temp": 1, "greedy": "no", "Take": 3, "seed": "9"})
+    assert row.options == {"lang": "english", "top_k": 5, "temp": 1.0} and row.extra == {"Take": 3} and row.seed == 9
+    request = row.manner().request
+    assert (request.language, request.top_k, request.temperature, request.seed) == ("english", 5, 1.0, 9)
+
+
+def test_a_row_counts_over_the_command_line(tmp_path):
+    defaults = dict(lang="german", greedy=True, speaker_file="/clip.wav", ref_text="Words.", gap=0.5)
+    row = ready(tmp_path, {"voice": "anna", "temp": 0.5}, **defaults)
+    assert row.options == {"lang": "german", "voice": "anna", "temp": 0.5, "gap": 0.5}
+
+
+def test_paths_are_found_from_the_manifest(tmp_path):
+    (tmp_path / "ref.wav").write_bytes(b"clip")
+    assert ready(tmp_path, {"speaker_file": "ref.wav"}).options["speaker_file"] == str(tmp_path / "ref.wav")
+
+
+def test_the_key_is_of_what_decides_the_sound(tmp_path):
+    for name, content in (("a.wav", b"1"), ("b.wav", b"1"), ("c.wav", b"2")):
+        (tmp_path / name).write_bytes(content)
+
+    def key(**fields):
+        return ready(tmp_path, fields).key
+    assert key() == key(id="b", note="x", lang="auto", speed=1, format="wav", greedy=False)
+    assert key(speaker_file="a.wav") == key(speaker_file="b.wav")
+    different = [key(), key(text="Hello!"), key(seed=1), key(lang="en"), key(format="flac"),
+                 key(speaker_file="a.wav"), key(speaker_file="c.wav"), Rows({}, tmp_path, ["other"]).row(
+                     Entry(1, {"id": "a", "text": "Hello."})).key]
+    assert len(set(different)) == len(different)
+    assert ready(tmp_path, {"id": "b"}).seed == ready(tmp_path, {}).seed != ready(tmp_path, {"text": "Other."}).seed
+
+
+@pytest.mark.parametrize("fields, told", [
+    ({"id": None}, "id: none"), ({"id": True}, "id: none"), ({"id": " "}, "id: none"), ({"text": ""}, "text: none"),
+    ({"text": "…"}, "nothing to speak"), ({"text": 5}, "text: none"), ({"text": "a\ud800"}, "surrogate"),
+    *(({"id": name}, "cannot name a file") for name in (
+        "../a", "a/b", "a\\b", ".a", "a.", "CON", "nul.x", "a:b", "a\nb", "a\udcff", "x" * 201, "é" * 101)),
+    ({"seed": 1.5}, "seed: 1.5 is not a whole number"), ({"seed": True}, "whole number"),
+    ({"temp": "warm"}, "a number"),
+    ({"greedy": "maybe"}, "true or false"), ({"lang": 5}, "text"), ({"seed": 1, "Seed": 2}, "two columns"),
+    ({"voice": "a", "speaker_file": "b"}, "exclude"), ({"greedy": True, "temp": 1}, "exclude"),
+    ({"format": "aiff"}, "format"), ({"speaker_file": "gone.wav"}, "gone.wav: No such file"),
+])
+def test_rows_that_are_refused(tmp_path, fields, told):
+    with pytest.raises(UsageError, match=told):
+        ready(tmp_path, fields)
+
+
+def test_a_large_manifest_is_read_lazily(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_text("\n".join(json.dumps({"id": str(n), "text": "A"}) for n in range(3)) + '\n{"id": ')
+    entries = read_manifest(path)
+    assert next(entries).fields["id"] == "0"  # before the damaged line was seen
+    assert [type(entry) for entry in entries] == [Entry, Entry, Problem]

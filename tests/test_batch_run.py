@@ -1,0 +1,246 @@
+"""`tts batch` in one process: what it writes, what it refuses, how it goes on after whatever ended it."""
+
+import errno
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+import soundfile
+from cli_tools import tts
+from test_cli_process import TTS, environment
+
+from tts_cli.audio import write
+from tts_cli.batch.store import Store
+from tts_cli.errors import UsageError
+from tts_cli.qwen3tts import plan as qwen3tts
+
+ROWS = [{"id": "a", "text": "Hello there.", "max_frames": 3}, {"id": "b", "text": "And again.", "max_frames": 4},
+        {"id": "c", "text": "The last one.", "max_frames": 2, "seed": 5, "format": "flac", "mood": "calm"}]
+
+
+def manifest(folder, rows):
+    (folder / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "m.jsonl"
+
+
+def results(folder):
+    records = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    assert len({record["id"] for record in records}) == len(records)
+    return {record["id"]: record for record in records}
+
+
+def until(condition, process):
+    """Wait for it, while the process runs."""
+    deadline = time.monotonic() + 100
+    while not condition():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            pytest.fail(process.communicate()[1].decode())
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def batch(pair, tmp_path):
+    """Runs rows into `out`; the same folder each time."""
+    def run(rows, *arguments, **streams):
+        return tts("batch", manifest(tmp_path, rows), "-o", tmp_path / "out", "-m", pair[0], "--dtype", "float32",
+                   *arguments, **streams)
+    return run
+
+
+@pytest.fixture
+def cut(monkeypatch):
+    """Every utterance reaches its automatic limit after two frames."""
+    monkeypatch.setattr(qwen3tts, "BUDGET_BASE", 2)
+    monkeypatch.setattr(qwen3tts, "BUDGET_PER_TOKEN", 0)
+
+
+def test_files_and_results(batch, tmp_path, pair):
+    run = batch(ROWS)
+    out = tmp_path / "out"
+    assert run.code == 0 and "3 of 3 rows spoken" in run.err
+    assert sorted(path.name for path in out.iterdir()) == ["a.wav", "b.wav", "c.flac", "results.jsonl"]
+    found = results(out)
+    for row, file in zip(ROWS, ("a.wav", "b.wav", "c.flac"), strict=True):
+        record = found[row["id"]]
+        assert record["file"] == file and record["error"] is None and 0 < record["frames"] <= row["max_frames"]
+        assert record["sha256"] == hashlib.sha256((out / file).read_bytes()).hexdigest()
+        assert record["seconds"] == pytest.approx(soundfile.info(out / file).duration)
+        assert record["cues"] == [[0.0, record["seconds"], row["text"]]]
+    assert found["c"]["extra"] == {"mood": "calm"} and found["c"]["seed"] == 5
+    alone = tts("-m", pair[0], "--dtype", "float32", "-p", ROWS[0]["text"], "-n", "3", "-s", found["a"]["seed"], "-o",
+                tmp_path / "alone.wav")
+    assert alone.code == 0 and (tmp_path / "alone.wav").read_bytes() == (out / "a.wav").read_bytes()
+
+
+def test_finished_rows_are_not_spoken_again_and_changed_ones_are(batch, tmp_path):
+    batch(ROWS)
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    assert "0 of 3 rows spoken" in batch(ROWS).err
+    assert before == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    (tmp_path / "out" / "b.wav").unlink()
+    old = results(tmp_path / "out")
+    run = batch([{**ROWS[0], "text": "Something else."}, *ROWS[1:]])
+    assert run.code == 0 and "2 of 3 rows spoken" in run.err
+    new = results(tmp_path / "out")
+    assert old["a"]["sha256"] != new["a"]["sha256"]
+    assert old["b"]["sha256"] == new["b"]["sha256"] and old["c"] == new["c"]
+
+
+@pytest.mark.parametrize("tail", [b'{"id": "c", "fi', b'{"id": "c"}\n', b"\x00\xff\n"])
+def test_a_torn_line_costs_its_row_only(batch, tmp_path, tail):
+    batch(ROWS[:2])
+    with (tmp_path / "out" / "results.jsonl").open("ab") as file:
+        file.write(tail)
+    run = batch(ROWS)
+    assert run.code == 0 and "1 of 3 rows spoken" in run.err and set(results(tmp_path / "out")) == {"a", "b", "c"}
+
+
+def test_all_problems_are_told_with_their_lines_and_nothing_is_made(batch, tmp_path):
+    run = batch([ROWS[0], {"id": "A", "text": "Same file on some systems."}, {"id": "../x", "text": "Out."},
+                 {"id": "d", "text": "Hi", "speaker_file": "gone.wav"}, {"id": "e", "text": "Hi", "voice": "nobody"},
+                 {"id": "f", "text": "Hi", "temp": -1}, {"id": "g", "text": "?!"},
+                 {"id": "h", "text": "Hi", "lang": "xx"},
+                 {"id": "i", "text": "Hi", "max_chars": 5}, {"id": "j", "text": "Hi", "speed": 2}])
+    lines = run.err.splitlines()
+    assert run.code == 2 and not list((tmp_path / "out").glob("*.wav"))
+    for number, (line, told) in enumerate(zip(lines, (
+            "line 1", "cannot name", "gone.wav", "nobody", "temp", "nothing to speak", "'xx'", "max-chars", "speed"),
+            strict=True), 2):
+        assert f"line {number}: " in line and told in line
+
+
+def test_the_list_of_problems_ends(batch):
+    run = batch([{"id": str(n)} for n in range(60)])
+    assert run.code == 2 and run.err.count("\n") == 51 and "10 more problems" in run.err
+
+
+def test_a_row_cut_at_the_limit_is_tried_with_the_next_seeds_and_told(batch, tmp_path, cut):
+    rows = [{"id": "a", "text": "Never ends.", "seed": 7}, {"id": "b", "text": "Asked for.", "max_frames": 2}]
+    run = batch(rows, "--retries", "2")
+    found = results(tmp_path / "out")
+    assert run.code == 4 and "row a (line 1): cut" in run.err and "1 failed" in run.err
+    assert (found["a"]["attempts"], found["a"]["seed"], found["a"]["finish_reason"]) == (3, 9, "limit")
+    assert (tmp_path / "out" / "a.wav").exists() and found["b"]["error"] is None
+    run = batch(rows)
+    assert run.code == 4 and "1 of 2 rows spoken" in run.err
+    assert results(tmp_path / "out")["a"]["seed"] == 10  # the seeds before need not be tried again
+
+
+def test_a_row_that_fails_is_told_and_the_others_are_spoken(batch, tmp_path, monkeypatch):
+    from tts_cli.reading import Reading
+
+    def broken(self, *arguments, real=Reading.__init__):
+        real(self, *arguments)
+        if self.seed in (1, 2):
+            raise ValueError("deep inside")
+    monkeypatch.setattr(Reading, "__init__", broken)
+    rows = [{**ROWS[0], "seed": 1}, *ROWS[1:]]
+    assert batch(rows).code == 4
+    found = results(tmp_path / "out")
+    assert found["a"]["error"] == "ValueError: deep inside" and found["a"]["file"] is None
+    assert found["b"]["error"] is found["c"]["error"] is None
+    assert batch(rows, "--retries", "2").code == 0 and results(tmp_path / "out")["a"]["seed"] == 3
+    assert not list((tmp_path / "out").glob("**/*.part"))
+
+
+def test_a_full_disk_ends_the_run_which_goes_on_later(batch, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        def full(self, samples):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        patch.setattr(write.PcmEncoder, "write", full)
+        run = batch(ROWS)
+    assert run.code == 1 and "No space left on device" in run.error and "goes on" in run.error
+    assert not list((tmp_path / "out").glob("*.wav"))
+    assert batch(ROWS).code == 0 and set(results(tmp_path / "out")) == {"a", "b", "c"}
+
+
+def test_a_long_row_is_read_in_utterances(batch, tmp_path, cut):
+    text = "The first sentence is here, it is not short. The second one follows it and is as long."
+    batch([{"id": "a", "text": text}], "--max-chars", "50", "--gap", "0.5")
+    record = results(tmp_path / "out")["a"]
+    assert [cue[:2] for cue in record["cues"]] == [[0.0, 0.16], [0.66, 0.82]] and record["seconds"] == 0.82
+
+
+def test_a_clip_speaks_for_the_rows_that_name_it(batch, tmp_path):
+    soundfile.write(tmp_path / "ref.wav", np.random.default_rng(0).uniform(-0.3, 0.3, 44100), 44100)
+    same = {"text": "Hello there.", "max_frames": 3, "seed": 1}
+    run = batch([{"id": "a", **same}, {"id": "b", **same, "speaker_file": "ref.wav"},
+                 {"id": "c", **same, "speaker_file": "ref.wav"}, {"id": "d", **same, "no_voice": True}])
+    hashes = {name: record["sha256"] for name, record in results(tmp_path / "out").items()}
+    assert run.code == 0 and hashes["b"] == hashes["c"] and len(set(hashes.values())) == 3
+
+
+def test_a_row_may_not_write_over_a_clip(batch, tmp_path):
+    (tmp_path / "out").mkdir()
+    clip = tmp_path / "out" / "b.wav"
+    soundfile.write(clip, np.random.default_rng(0).uniform(-0.3, 0.3, 44100), 44100)
+    before = clip.read_bytes()
+    run = batch([{**ROWS[0], "speaker_file": "out/b.wav"}, ROWS[1]])
+    assert run.code == 2 and "line 1" in run.err and "write over it" in run.err and clip.read_bytes() == before
+
+
+def test_audio_goes_elsewhere(batch, tmp_path):
+    run = batch(ROWS, "--audio-to", tmp_path / "shared")
+    assert run.code == 0 and results(tmp_path / "out")["a"]["file"] == f"{tmp_path}/shared/a.wav"
+    assert sorted(path.name for path in (tmp_path / "shared").iterdir()) == ["a.wav", "b.wav", "c.flac"]
+    assert "0 of 3 rows spoken" in batch(ROWS, "--audio-to", tmp_path / "shared").err
+
+
+@pytest.mark.parametrize("arguments, told", [
+    (["-o", "x", "--cpus-per-worker", "2"], "--ray"), (["-o", "x", "--join", "b.wav", "--audio-to", "y"], "--join"),
+    ([], "-o DIR"), (["-o", "x", "--by", "line"], "--by"), (["-o", "x", "--temp", "-1"], "--temp"),
+    (["-o", "x", "--format", "aiff"], "aiff"), (["-o", "x", "--voice", "a", "--speaker-file", "b"], "exclude")])
+def test_options_that_are_refused(pair, tmp_path, monkeypatch, arguments, told):
+    monkeypatch.chdir(tmp_path)
+    run = tts("batch", manifest(tmp_path, ROWS), "-m", pair[0], *arguments)
+    assert run.code == 2 and told in run.err and not list(tmp_path.glob("x/*.wav"))
+
+
+def test_a_folder_that_cannot_be_made(pair, tmp_path):
+    (tmp_path / "file").write_text("")
+    run = tts("batch", manifest(tmp_path, ROWS), "-m", pair[0], "-o", tmp_path / "file" / "out")
+    assert run.code == 1 and "file/out" in run.error
+
+
+@pytest.mark.skipif(os.name == "nt", reason="locks of POSIX")
+def test_one_batch_at_a_time(tmp_path):
+    with Store(tmp_path), pytest.raises(UsageError, match="another tts batch"):
+        Store(tmp_path)
+    Store(tmp_path).close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_whatever_ends_it_the_next_run_goes_on(endless, tmp_path, ending):
+    rows = [*({"id": f"s{n}", "text": "Short.", "max_frames": 2} for n in range(2)),
+            {"id": "long", "text": "Long.", "max_frames": 9999, "greedy": True}]
+    out = tmp_path / "out"
+    arguments = ["batch", manifest(tmp_path, rows), "-o", out, "-m", endless[0], "--dtype", "float32"]
+    process = subprocess.Popen([*TTS, *map(str, arguments)], env=environment(), stderr=subprocess.PIPE)
+    until(lambda: (out / "results.jsonl").exists() and len(results(out)) == 2, process)
+    process.send_signal(ending)
+    process.communicate(timeout=60)
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[ending]
+    assert sorted(path.name for path in out.glob("*.*") if path.is_file()) == ["results.jsonl", "s0.wav", "s1.wav"]
+    assert (out / ".tts-batch").exists() == (ending == signal.SIGKILL)
+    run = tts(*arguments[:1], manifest(tmp_path, [*rows[:2], {**rows[2], "max_frames": 2}]), *arguments[2:])
+    assert run.code == 0 and "1 of 3 rows spoken" in run.err
+    assert set(results(out)) == {"s0", "s1", "long"} and not (out / ".tts-batch").exists()
+
+
+def test_standard_output_stays_empty_and_quiet_is_quiet(batch):
+    run = batch(ROWS[:1], "-q")
+    assert run.code == 0 and run.out == b"" and run.err == ""
+
+
+def test_a_terminal_sees_how_far_it_is(batch):
+    run = batch(ROWS, terminal=True)
+    assert run.code == 0 and "of 3 rows" in run.err and "left" in run.err
+
+

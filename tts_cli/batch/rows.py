@@ -1,0 +1,247 @@
+"""A row of the manifest, made ready to speak: its id, its text, its options over those of the command line, its key.
+
+The key is a digest of what decides the sound: text, options, the content of the files they name, the model's files. A
+row whose key was finished before is not spoken again, and a row without a seed takes its seed from it, so that it
+sounds the same wherever and whenever it is spoken.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from tts_cli.audio.encode import FORMATS
+from tts_cli.batch.manifest import Entry
+from tts_cli.batch.store import file_sha256
+from tts_cli.cli import options as o
+from tts_cli.cli.console import Console
+from tts_cli.cli.manner import Manner
+from tts_cli.cli.sources import MAX_TEXT_BYTES, ModelChoice, name_or_file
+from tts_cli.engine import Engine, SpeechRequest
+from tts_cli.errors import TtsError, UsageError
+from tts_cli.loading import BUILTIN
+from tts_cli.text import clean_text
+from tts_cli.utterances import estimate_seconds
+
+KEY_VERSION = 1
+# Fields of a request by the columns that set them: the names of the options.
+_REQUEST = {flag.removeprefix("--").replace("-", "_"): field for field, flag in o.FLAGS.items()
+            if field not in ("voice", "max_chars", "gap", "chunk_frames")}
+_NUMBERS = dict.fromkeys(("speed", "temp", "top_p", "repeat_penalty", "sub_temp", "sub_top_p", "gap"), float) | (
+    dict.fromkeys(("top_k", "sub_top_k", "seed", "max_frames", "max_chars"), int))
+_SWITCHES = dict.fromkeys(("from_phonemes", "greedy", "trim_ref", "no_voice"), bool)
+COLUMNS: dict[str, type] = dict.fromkeys(
+    ("voice", "speaker_file", "ref_text", "lang", "instruct", "text_mode", "format"), str) | _NUMBERS | _SWITCHES
+_OTHER_NAMES = {"speaker": "voice", "language": "lang", "tts_lang": "lang", "tts_speaker_file": "speaker_file"}
+_WHOSE_VOICE = ("voice", "speaker_file", "no_voice")
+_NEUTRAL = (None, False, "")
+_TRUE, _FALSE = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+_UNSAFE = re.compile(r'[\x00-\x1f\x7f-\x9f\ud800-\udfff/\\:*?"<>|]')
+_RESERVED = re.compile(r"(?i:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")  # device names of Windows
+_ID_BYTES = 200  # of the 255 a file name may have
+
+
+@dataclass(frozen=True)
+class Row:
+    """What an executor is given: small, and complete but for the model.
+
+    options   by column names, paths absolute; only what is not the default
+    extra     columns that are no options, as they were given
+    seed      of attempt 0; the next one takes the next seed
+    attempts  made before, which need not be made again
+    """
+
+    line: int
+    id: str
+    text: str
+    options: dict
+    extra: dict
+    key: str
+    seed: int
+    attempts: int = 0
+
+    @property
+    def format(self) -> str:
+        return self.options.get("format", "wav")
+
+    @property
+    def file(self) -> str:
+        """Name of the audio file."""
+        return self.id + FORMATS[self.format].extensions[0]
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes to speak, roughly."""
+        return estimate_seconds(self.text)
+
+    @property
+    def inputs(self) -> list[Path]:
+        """The files it needs."""
+        return [Path(value).resolve() for name, value in self.options.items() if _is_path(name, value)]
+
+    def manner(self) -> Manner:
+        """How to speak it. Raises `UsageError`."""
+        return manner_of(self.options | {"seed": self.seed})
+
+
+def manner_of(options: Mapping) -> Manner:
+    """Options by their column names as the command line's own object. Raises `UsageError`."""
+    voice, voice_file = name_or_file(options.get("voice"))
+    with o.flags_named():
+        request = SpeechRequest(
+            text="", voice=voice, **{_REQUEST[name]: value for name, value in options.items() if name in _REQUEST})
+    return Manner(request, options.get("speaker_file"), options.get("max_chars"), options.get("gap"), voice_file,
+                  options.get("ref_text"), options.get("trim_ref", False), options.get("no_voice", False))
+
+
+class Rows:
+    """Makes rows of entries.
+
+    defaults   options for every row, by column names, as the command line gave them
+    folder     what the paths of the manifest are relative to
+    model      what `model_identity` says
+    """
+
+    def __init__(self, defaults: Mapping, folder: Path, model: list):
+        self._defaults = {name: value for name, value in defaults.items() if value not in _NEUTRAL}
+        self._folder, self._model = folder, model
+
+    def row(self, entry: Entry) -> Row:
+        """Raises `UsageError` saying what is wrong with the entry."""
+        fields = _named(entry.fields)
+        identity = _checked_id(fields.pop("id", None))
+        text = fields.pop("text", None)
+        if not isinstance(text, str) or not text.strip():
+            raise UsageError("text: none given")
+        if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
+            raise UsageError(f"text: longer than {MAX_TEXT_BYTES >> 20} MiB; divide it into rows")
+        text = clean_text(text)
+        own = {name: _parsed(name, fields.pop(name), kind) for name, kind in COLUMNS.items() if name in fields}
+        options = self._over_defaults(own)
+        if options.get("format", "wav") not in FORMATS:
+            raise UsageError(f"format: {options['format']!r} is unknown, choose one of {', '.join(FORMATS)}")
+        key = self._key(text, options)
+        return Row(entry.line, identity, text, options, fields, key, options.pop("seed", int(key[:8], 16)))
+
+    def _over_defaults(self, own: dict) -> dict:
+        """The row's options, and of the command line's those that they do not contradict."""
+        whose = [name for name in _WHOSE_VOICE if own.get(name) not in _NEUTRAL]
+        if len(whose) > 1:
+            raise UsageError(f"{' and '.join(whose)} exclude each other; give one of them")
+        if own.get("greedy") and any(own.get(name) is not None for name in ("temp", "sub_temp")):
+            raise UsageError("greedy and temp exclude each other; give one of them")
+        options = dict(self._defaults)
+        if whose:
+            for name in (*_WHOSE_VOICE, "ref_text", "trim_ref"):
+                options.pop(name, None)
+        if "temp" in own or "sub_temp" in own:
+            options.pop("greedy", None)
+        options |= {name: self._found(name, value) for name, value in own.items()}
+        if "ref_text" in own:
+            options["ref_text"] = clean_text(own["ref_text"])
+        neutral = {"lang": "auto", "speed": 1.0, "format": "wav"}
+        return {name: value for name, value in options.items()
+                if value is not None and value is not False and neutral.get(name) != value}
+
+    def _found(self, name: str, value):
+        """Paths of the manifest seen from its folder."""
+        return str(self._folder / Path(value).expanduser()) if _is_path(name, value) else value
+
+    def _key(self, text: str, options: dict) -> str:
+        said = {name: _digest(value) if _is_path(name, value) else value for name, value in options.items()}
+        content = json.dumps([KEY_VERSION, self._model, text, said], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+class Check:
+    """Refuses, before any weight is read, rows that the model could not speak."""
+
+    def __init__(self, engine: Engine, console: Console):
+        self._engine, self._console = engine, console
+        self._manner = lru_cache(1024)(self._check_manner)
+
+    def __call__(self, row: Row) -> None:
+        """Raises `UsageError`. A manner of speaking is tried once, with one letter; every text is divided."""
+        row.manner().pieces(row.text)
+        if message := self._manner(json.dumps(row.options, sort_keys=True)):
+            raise UsageError(message)
+
+    def _check_manner(self, options: str) -> str:
+        try:
+            manner = manner_of(json.loads(options))
+            manner.read_clip(self._console)
+            manner.check_cloning(self._engine)
+            with o.flags_named():
+                self._engine.check(replace(manner.with_voice_file(self._engine).request, text="a"))
+        except TtsError as error:
+            return str(error)
+        return ""
+
+
+def model_identity(choice: ModelChoice, engine: Engine) -> list:
+    """What tells models apart, wherever they lie: names and sizes of their files."""
+    if choice.pair is None or choice.pair == (BUILTIN, None):
+        return [BUILTIN]
+    return [[path.name, path.stat().st_size] for path in engine.paths]
+
+
+def _is_path(name: str, value) -> bool:
+    return name == "speaker_file" or (name == "voice" and name_or_file(value)[1] is not None)
+
+
+def _named(fields: Mapping) -> dict:
+    """Columns by the names of the options, with underscores; empty cells left out."""
+    named = {}
+    for given, value in fields.items():
+        if value is None or value == "":
+            continue
+        plain = given.strip().lower().replace("-", "_")
+        name = _OTHER_NAMES.get(plain, plain)
+        name = name if name in COLUMNS or name in ("id", "text") else given
+        if name in named:
+            raise UsageError(f"{name}: given in two columns")
+        named[name] = value
+    return named
+
+
+def _checked_id(given) -> str:
+    """A name that every file system takes. Raises `UsageError`."""
+    if given is None or isinstance(given, bool) or not isinstance(given, (str, int)) or not str(given).strip():
+        raise UsageError("id: none given; it names the row's file")
+    name = str(given).strip()
+    if (_UNSAFE.search(name) or name.startswith(".") or name.endswith(".") or _RESERVED.fullmatch(name)
+            or len(name.encode()) > _ID_BYTES or not name.isprintable()):
+        raise UsageError(f"id: {name[:60]!r} cannot name a file everywhere; use letters, digits, spaces and "
+                         f". + - _, at most {_ID_BYTES} bytes, without a point in front or at the end")
+    return name
+
+
+def _parsed(name: str, value, kind: type):
+    """A cell or a JSON value as the option's kind. Raises `UsageError`."""
+    try:
+        if isinstance(value, str) and kind is bool:
+            if value.strip().lower() not in (*_TRUE, *_FALSE):
+                raise ValueError
+            return value.strip().lower() in _TRUE
+        if isinstance(value, str):
+            return kind(value)
+        if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+            return value
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        raise ValueError
+    except ValueError:
+        raise UsageError(f"{name}: {value!r} is not {_KINDS[kind]}") from None
+
+
+@lru_cache(1024)
+def _digest(path: str) -> str:
+    """Of a file's content. Raises `UsageError` when there is none."""
+    try:
+        return file_sha256(path)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
