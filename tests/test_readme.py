@@ -25,6 +25,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
 INTERACTIVE = [line for line in COMMANDS if re.match(r"tts repl|tts -m \S+ -mm \S+$", line)]
 INSTALLS = [line for line in COMMANDS if line.startswith("pip ")]
+SERVE, *REQUESTS = [line for line in COMMANDS if line.startswith(("tts serve ", "curl "))]
+PROGRAM = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
+ADDRESS = "http://127.0.0.1:8080"
 
 
 def test_ci_runs_exactly_the_commands_of_the_first_screen():
@@ -70,7 +73,7 @@ def sandbox(checkpoint, tmp_path_factory):
 
 
 @pytest.mark.parametrize("line", [line.removeprefix('pip install ".[builtin]" && ') for line in COMMANDS
-                                  if line != INSTALLS[1] and line not in INTERACTIVE])
+                                  if line not in (INSTALLS[1], SERVE, *INTERACTIVE, *REQUESTS)])
 def test_command(sandbox, line):
     if line.startswith("tts codec decode"):
         np.save(sandbox[0] / "codes.npy", np.ones((3, 16), np.int32))
@@ -111,6 +114,29 @@ def test_interactive_command(sandbox, line):
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="ends with a signal")
+def test_the_server_answers_the_requests(sandbox):
+    folder, environment = sandbox
+    server = subprocess.Popen(f"exec {SERVE} --port 0", shell=True, cwd=folder, env=environment, text=True,
+                              stderr=subprocess.PIPE)
+    try:
+        address = next(found[1] for line in server.stderr if (found := re.search(r"serving on (\S+)", line)))
+        threading.Thread(target=server.stderr.read, daemon=True).start()
+        for line in REQUESTS:
+            assert ADDRESS in line
+            subprocess.run(line.replace(ADDRESS, address), shell=True, cwd=folder, check=True, timeout=120)
+            path = folder / re.search(r"(?:-o|>) (\S+)$", line)[1]
+            assert len(soundfile.read(path)[0]) > 0
+            path.unlink()
+        program = PROGRAM.replace(ADDRESS, address)
+        assert program != PROGRAM
+        subprocess.run([sys.executable, "-c", program], cwd=folder, env=environment, check=True, timeout=120)
+        assert len(soundfile.read(folder / "morning.mp3")[0]) > 0
+    finally:
+        server.terminate()
+    assert server.wait(60) == 0
 
 
 def test_every_command_of_the_interactive_mode_is_in_the_table():

@@ -46,6 +46,8 @@ FORMATS = {f.name: f for f in (
     Format("pcm", (".pcm",), "RAW", "s16"),
     Format("f32", (".f32",), "RAW", "f32"),
 )}
+# 64 kbit/s at 24 kHz.
+STEADY_MP3 = {"compression_level": 0.6, "bitrate_mode": "CONSTANT"}
 EXTENSIONS = tuple(dict.fromkeys(extension for f in FORMATS.values() for extension in f.extensions))
 
 
@@ -90,10 +92,16 @@ class PcmEncoder:
 
 
 class SndfileEncoder:
-    """FLAC, MP3, Ogg Vorbis and Opus through libsndfile."""
+    """FLAC, MP3, Ogg Vorbis and Opus through libsndfile.
 
-    def __init__(self, file: BinaryIO, spec: Format, sample_rate: int):
+    `rewritable`: the header can be put right at the end. Where it cannot, MP3 keeps one bit rate, from which readers
+    tell how long it is.
+    """
+
+    def __init__(self, file: BinaryIO, spec: Format, sample_rate: int, *, rewritable: bool = True):
         import soundfile  # here, because WAV needs no more than numpy
+
+        steady = {} if rewritable or spec.container != "MP3" else STEADY_MP3
 
         self._failure = soundfile.SoundFileError
         self._integers = spec.encoding == "PCM_16"
@@ -101,7 +109,7 @@ class SndfileEncoder:
         try:
             self._encoder = soundfile.SoundFile(
                 self._sink, "w", samplerate=sample_rate, channels=1, format=spec.container, subtype=spec.encoding,
-                compression_level=spec.compression)
+                **{"compression_level": spec.compression, **steady})
         except self._failure as error:
             raise UsageError(f"{spec.name} does not take {sample_rate} Hz; write wav or flac") from error
 

@@ -12,7 +12,7 @@ import typer
 from typer.main import get_command
 
 from tts_cli.background import any_busy
-from tts_cli.cli import bench, codec, convert, inspect, repl, settings, voices
+from tts_cli.cli import batch, bench, codec, convert, inspect, repl, serve, settings, voices
 from tts_cli.cli.console import error_line, tell
 from tts_cli.cli.help import with_plain_help
 from tts_cli.cli.process import forget, occupy_closed_streams, signals_unwind
@@ -27,7 +27,7 @@ EXIT_CLOSED_PIPE = 141  # what a shell shows for a program that SIGPIPE ended
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False,
                   context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 app.callback(invoke_without_command=True)(speak)
-for verb in (repl.repl, convert.convert, inspect.inspect, bench.bench):
+for verb in (repl.repl, batch.batch, convert.convert, inspect.inspect, bench.bench, serve.serve):
     app.command(rich_help_panel="Verbs")(verb)
 for name, verbs in (("voices", voices.app), ("codec", codec.app), ("config", settings.app)):
     app.add_typer(verbs, name=name, rich_help_panel="Verbs")
