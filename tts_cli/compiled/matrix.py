@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tts_cli.compiled import kernels
 from tts_cli.compiled.dots import UNIT, UNITS
-from tts_cli.compiled.team import Team
+from tts_cli.compiled.team import Team, team_of
 
 
 class Matrix:
@@ -52,6 +52,12 @@ class Matrix:
         y = np.empty((len(rows), len(self.data)), np.float32)
         self.team.run(kernels.product, self.numbers, rows.numpy(), y)
         return torch.from_numpy(y).view(*x.shape[:-1], -1)
+
+
+def times_few(x: Tensor, w: Tensor) -> Tensor:
+    """x [n, columns] @ w.T for a float32 weight [rows, columns] of torch, to [n, rows]; see `layers.dense`."""
+    data = w.detach().numpy().view(np.uint8)
+    return Matrix(data, Kind.F32, tuple(w.shape), team_of(torch.get_num_threads())).times(x)
 
 
 def usable(kind: Kind, shape: tuple[int, ...]) -> bool:

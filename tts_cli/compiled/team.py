@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from llvmlite import ir
@@ -61,6 +62,12 @@ def meet(threads: int, barrier: int) -> None:
         spins += 1
         if spins > PATIENCE:
             _give_way()
+
+
+@lru_cache(maxsize=4)
+def team_of(threads: int) -> "Team":
+    """A team that all who ask for so many threads share."""
+    return Team(threads)
 
 
 class Team:

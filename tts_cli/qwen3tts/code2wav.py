@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tts_cli.qwen3tts.layers import Rope, StreamState, rms_norm, rotate, weight
+from tts_cli.qwen3tts.layers import FEW, Rope, StreamState, dense, rms_norm, rotate, weight
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,9 @@ class CausalConv(nn.Module):
                 tail = x.new_zeros(self.inputs, self.past)
             x = torch.cat((tail, x), -1)
             state.tails[self.slot] = x[:, -self.past:].clone()  # a view would keep the whole chunk alive
+        if x.shape[1] - self.past <= FEW and self.groups == 1:
+            columns = x.unfold(1, self.past + 1, 1)[..., ::self.dilation]  # [C, T, kernel]
+            return dense(columns.transpose(0, 1).flatten(1), self.weight.flatten(1), self.bias).T
         return F.conv1d(x[None], self.weight, self.bias, dilation=self.dilation, groups=self.groups)[0]
 
 
@@ -84,7 +87,7 @@ class CausalUpsample(nn.Module):
 
     def forward(self, x: Tensor, state: StreamState) -> Tensor:
         outputs, kernel, inputs = self.weight.shape
-        taps = torch.mm(self.weight.view(-1, inputs), x).view(outputs, kernel, -1)
+        taps = dense(x.T, self.weight.view(-1, inputs)).T.view(outputs, kernel, -1)
         y = taps[:, :self.stride] + self.bias[:, None, None]
         if kernel > self.stride:
             late = taps[:, self.stride:]
@@ -128,16 +131,16 @@ class TransformerBlock(nn.Module):
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor, state: StreamState, layer: int) -> Tensor:
         """x [T, hidden]; mask [T, past + T] says which keys each frame sees."""
         c = self.config
-        q, k, v = F.linear(rms_norm(x, self.attn_norm, c.rms_eps), self.qkv).view(len(x), 3, c.heads, -1).unbind(1)
+        q, k, v = dense(rms_norm(x, self.attn_norm, c.rms_eps), self.qkv).view(len(x), 3, c.heads, -1).unbind(1)
         q, k, v = rotate(q, rope).transpose(0, 1), rotate(k, rope).transpose(0, 1), v.transpose(0, 1)
         if state.frames:
             k, v = torch.cat((state.keys[layer], k), 1), torch.cat((state.values[layer], v), 1)
         keep = c.window - 1
         state.keys[layer], state.values[layer] = k[:, -keep:].clone(), v[:, -keep:].clone()
         y = F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=mask)[0]
-        x = x + F.linear(y.transpose(0, 1).flatten(1), self.attn_out) * self.attn_scale
-        gate, up = F.linear(rms_norm(x, self.ffn_norm, c.rms_eps), self.gate_up).chunk(2, -1)
-        return x + F.linear(F.silu(gate) * up, self.ffn_down) * self.ffn_scale
+        x = x + dense(y.transpose(0, 1).flatten(1), self.attn_out) * self.attn_scale
+        gate, up = dense(rms_norm(x, self.ffn_norm, c.rms_eps), self.gate_up).chunk(2, -1)
+        return x + dense(F.silu(gate) * up, self.ffn_down) * self.ffn_scale
 
 
 class ConvNeXt(nn.Module):
@@ -156,7 +159,7 @@ class ConvNeXt(nn.Module):
 
     def forward(self, x: Tensor, state: StreamState) -> Tensor:
         y = F.layer_norm(self.dwconv(x, state).T, (len(x),), self.norm, self.norm_bias, 1e-6)
-        y = F.linear(F.gelu(F.linear(y, self.pw1, self.pw1_bias)), self.pw2, self.pw2_bias)
+        y = dense(F.gelu(dense(y, self.pw1, self.pw1_bias)), self.pw2, self.pw2_bias)
         return x + (y * self.gamma).T
 
 
@@ -234,7 +237,7 @@ class Code2Wav(nn.Module):
         """codes [T, books] -> [T, width]: book 0 and the sum of the others, each through its own projection."""
         books = torch.arange(self.config.books - 1, device=codes.device)
         rest = self.rest_codebooks[books, codes[:, 1:]].sum(1)
-        return F.linear(self.first_codebook[codes[:, 0]], self.first_proj) + F.linear(rest, self.rest_proj)
+        return dense(self.first_codebook[codes[:, 0]], self.first_proj) + dense(rest, self.rest_proj)
 
     def _transform(self, x: Tensor, state: StreamState) -> Tensor:
         """The sliding-window transformer: [T, latent] -> [T, latent]."""
@@ -245,7 +248,7 @@ class Code2Wav(nn.Module):
         past = min(state.frames, c.window - 1)
         mask = torch.ones(len(x), past + len(x), dtype=torch.bool, device=x.device)
         mask = mask.tril(past).triu(past - c.window + 1)
-        x = F.linear(x, self.in_proj, self.in_proj_bias)
+        x = dense(x, self.in_proj, self.in_proj_bias)
         for layer, block in enumerate(self.blocks):
             x = block(x, rope, mask, state, layer)
-        return F.linear(rms_norm(x, self.norm, c.rms_eps), self.out_proj, self.out_proj_bias)
+        return dense(rms_norm(x, self.norm, c.rms_eps), self.out_proj, self.out_proj_bias)

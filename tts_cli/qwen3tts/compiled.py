@@ -13,19 +13,17 @@ from torch import Tensor, nn
 
 from tts_cli.compiled import kernels
 from tts_cli.compiled.matrix import Matrix, usable
-from tts_cli.compiled.team import Team
+from tts_cli.compiled.team import Team, team_of
 from tts_cli.gguf.file import GGUFFile
 from tts_cli.qwen3tts.layers import Decoder, KVCache, TransformerConfig
 
 
-def use_stored(file: GGUFFile, parts: list[tuple[nn.Module, dict[str, tuple[str, ...]]]], dtype: torch.dtype,
-               team: Team | None = None) -> Team:
+def use_stored(file: GGUFFile, parts: list[tuple[nn.Module, dict[str, tuple[str, ...]]]], dtype: torch.dtype) -> None:
     """Let talker or predictor compute with the tensors in `file`, named for each of their parameters.
 
     dtype  bfloat16: see `read_matrix`
-    team   to work with; a new one of as many threads as torch uses otherwise
     """
-    team, narrow = team or Team(torch.get_num_threads()), dtype == torch.bfloat16
+    team, narrow = team_of(torch.get_num_threads()), dtype == torch.bfloat16
     for module, names in parts:
         module.decoder = _stored_decoder(module.decoder, names, file, narrow, team)
         for name, like in list(module.named_parameters(recurse=False)):
@@ -37,7 +35,6 @@ def use_stored(file: GGUFFile, parts: list[tuple[nn.Module, dict[str, tuple[str,
                 setattr(module, name, StoredRows(file, tensor, tuple(like.shape)))
             else:
                 setattr(module, name, read_matrix(file, tensor, tuple(like.shape), narrow, team))
-    return team
 
 
 def _stored_decoder(decoder: Decoder, names: dict[str, tuple[str, ...]], file: GGUFFile, narrow: bool,

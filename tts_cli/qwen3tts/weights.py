@@ -58,8 +58,8 @@ def load_models(talker: GGUFFile, mmproj: GGUFFile, dtype: torch.dtype, device: 
     if compiled and device.type == "cpu" and fit_kernels(c.transformer) and fit_kernels(p.transformer):
         from tts_cli.qwen3tts.compiled import use_stored  # numba takes a while to import
 
-        team = use_stored(talker, talker_parts, dtype)
-        use_stored(mmproj, predictor_parts, dtype, team)
+        use_stored(talker, talker_parts, dtype)
+        use_stored(mmproj, predictor_parts, dtype)
     else:
         _fill(talker, talker_parts, device)
         _fill(mmproj, predictor_parts, device)
