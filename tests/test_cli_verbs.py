@@ -162,6 +162,8 @@ def test_bench_as_a_table(pair, monkeypatch):
     for words in ("load", "prefill", "ms", "1250 ms)", "chunk jitter", "underruns", "talker", "predictor", "code2wav",
                   "rest", "x real time", "GB/s", "peak memory"):
         assert words in text
+    monkeypatch.delattr(bench, "cold_start_seconds")  # not asked for, not done
+    assert "(cold" not in tts("bench", "-m", pair[0], "--frames", "3", "--no-cold").out.decode()
 
 
 @pytest.mark.parametrize("arrivals, lengths, dry", [

@@ -10,18 +10,20 @@ import typer
 
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console
-from tts_cli.cli.sources import locate_pair, resolve_pair, use_threads
+from tts_cli.cli.sources import locate_pair
 from tts_cli.errors import UsageError
 from tts_cli.loading import BUILTIN, kokoro_folder, open_engine
+from tts_cli.model_choice import resolve_pair, use_threads
 
 FRAME_SECONDS = 0.08
 
 Frames = Annotated[int, typer.Option("--frames", metavar="FRAMES", min=1, help="Frames of 80 ms to speak")]
+Cold = Annotated[bool, typer.Option("--cold/--no-cold", help="Start a process of its own for the cold first audio")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object", show_default="off")]
 
 
 def bench(
-    ctx: typer.Context, *, frames: Frames = 60, json: Json = False, config: o.Config = None,
+    ctx: typer.Context, *, frames: Frames = 60, cold: Cold = True, json: Json = False, config: o.Config = None,
     model: o.Model = None, mmproj: o.Mmproj = None, hf_repo: o.HfRepo = None,
     device: o.Device = "auto", dtype: o.Dtype = "auto", threads: o.Threads = None, gpu_layers: o.GpuLayers = None,
     quiet: o.Quiet = False, verbose: o.Verbose = False,
@@ -35,11 +37,11 @@ def bench(
 
     use_threads(threads)
     console.detail(f"speaking {frames} frames ({frames * FRAME_SECONDS:.1f} s of audio)")
-    cold = [sys.executable, "-m", "tts_cli", "-p", measure.TEXT, "-n", "2", "-s", "1", "-q", "-o", "-",
+    command = [sys.executable, "-m", "tts_cli", "-p", measure.TEXT, "-n", "2", "-s", "1", "-q", "-o", "-",
             "--format", "pcm", "-m", str(talker), *(["-mm", str(projector)] if projector else []),
             "--device", device, "--dtype", dtype, *(["-t", str(threads)] if threads else [])]
     result = measure.bench(lambda: open_engine(talker, projector, device=device, dtype=dtype), frames,
-                           cold_command=cold)
+                           cold_command=command if cold else None)
     print(json_module.dumps(asdict(result), indent=2) if json else _table(result))
 
 
@@ -49,8 +51,9 @@ def _table(result) -> str:
         ("device", f"{result.device}, {result.dtype}, {result.threads} threads"),
         ("load", f"{result.load_seconds:.2f} s"),
         ("prefill", f"{result.prefill_ms:.0f} ms"),
-        ("first audio", f"{result.first_audio_ms:.0f} ms (cold, from the start of the process: "
-                        f"{result.cold_first_audio_ms:.0f} ms)"),
+        ("first audio", f"{result.first_audio_ms:.0f} ms" + (
+            "" if result.cold_first_audio_ms is None
+            else f" (cold, from the start of the process: {result.cold_first_audio_ms:.0f} ms)")),
         ("per frame", f"{result.frame_ms['total']:.1f} ms  ({per_frame})"),
         ("speed", f"{result.times_real_time:.2f} x real time over {result.frames} frames"),
         ("underruns", f"{result.underruns} when played from the first chunk on"),
