@@ -1,5 +1,6 @@
 """How fast an engine is and where a frame's time goes, measured around the very loop that speaks."""
 
+import contextlib
 import os
 import statistics
 import subprocess
@@ -7,10 +8,11 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
 
-from tts_cli.engine import SpeechRequest, SpeechResult
+from tts_cli.engine import CancelToken, SpeechRequest, SpeechResult
 from tts_cli.errors import TtsError
 
 TEXT = "The quick brown fox jumps over the lazy dog, and the dog does not mind at all."
@@ -31,7 +33,8 @@ class BenchResult:
     jitter_ms       how far chunks arrive off the steady pace of the run, for each |time since the chunk before - frames
                     x mean time per frame|: "p50" and "p95"; None with fewer than two chunks
     underruns       times the sound would stop when played at 1x from the first chunk on, without any prebuffer
-    frame_ms        mean per frame, prefill left out: "total", the parts, and "rest" (sampling, embeddings, Python)
+    frame_ms        mean per frame, prefill left out: "total", the parts, and "rest" (sampling, embeddings, Python); on
+                    CUDA the talker's embeddings count with it, its head and all sampling with the predictor
     early_ms        mean per frame around frame 20, and late_ms around the last: they show what grows; None when short
     weight_gb_per_s talker and predictor weights read per frame (the predictor's 15 times), by the time of both parts
     peak_rss_mb     of the whole process; device_peak_mb is what torch allocated on a CUDA device, else None
@@ -94,7 +97,7 @@ def bench(open_engine: Callable, frames: int, text: str = TEXT,
 
 def _run(engine, text: str, frames: int, synchronize: bool) -> "tuple[SpeechResult, Probe]":
     with Probe(engine, synchronize) as probe:
-        speech = engine.speak(SpeechRequest(text, seed=1, max_frames=frames))
+        speech = engine.speak(SpeechRequest(text, seed=1, max_frames=frames), probe.clock)
         for chunk in speech:
             if chunk.samples.size:
                 probe.arrivals.append(time.perf_counter())
@@ -103,31 +106,49 @@ def _run(engine, text: str, frames: int, synchronize: bool) -> "tuple[SpeechResu
     return speech.result, probe
 
 
+class Clock(CancelToken):
+    """Never cancelled; it is asked once per frame, and keeps when."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked: list[float] = []
+
+    @property
+    def cancelled(self) -> bool:
+        self.asked.append(time.perf_counter())
+        return False
+
+
 class Probe:
     """While entered, adds up the time of each part of the loop and keeps the model from ending the utterance."""
 
     def __init__(self, engine, synchronize: bool):
-        self._models, self._eos, self._device = engine.models, engine.pair.special.codec_eos, engine.device
+        self._engine, self._models, self._device = engine, engine.models, engine.device
         self._synchronize = synchronize
+        self.clock = Clock()
         self.seconds: dict[str, float] = defaultdict(float)
-        self.frame_starts: list[float] = []
         self.arrivals: list[float] = []  # of chunks
         self.lengths: list[float] = []  # s of audio in each
         self.wall = 0.0
 
     def __enter__(self) -> "Probe":
+        from tts_cli.qwen3tts.static_steps import StaticSteps
+
         talker, predictor, code2wav = self._models.talker, self._models.predictor, self._models.code2wav
-        self._methods = [(talker, "prefill", "prefill"), (talker, "step", "talker"), (talker, "logits", "talker"),
-                         (predictor, "predict", "predictor"), (code2wav, "push", "code2wav")]
-        for module, method, part in self._methods:
-            # An instance attribute hides the class's method until __exit__ deletes it again.
-            setattr(module, method, self._timed(getattr(module, method), part))
-        talker.logits = self._without_end(talker.logits)
+        methods = [(talker, "prefill", "prefill"), (code2wav, "push", "code2wav")]
+        if self._models.static:
+            methods += [(StaticSteps, "step", "talker"), (StaticSteps, "predict", "predictor")]
+        else:
+            methods += [(talker, "step", "talker"), (talker, "logits", "talker"), (predictor, "predict", "predictor")]
+        with contextlib.ExitStack() as patches:
+            for owner, method, part in methods:
+                patches.enter_context(patch.object(owner, method, self._timed(getattr(owner, method), part)))
+            patches.enter_context(patch.object(self._engine, "plan", self._without_end(self._engine.plan)))
+            self._patches = patches.pop_all()
         return self
 
     def __exit__(self, *exception) -> None:
-        for module, method, _ in self._methods:
-            delattr(module, method)
+        self._patches.close()
 
     def _timed(self, method: Callable, part: str) -> Callable:
         def call(*arguments):
@@ -139,12 +160,10 @@ class Probe:
             return result
         return call
 
-    def _without_end(self, logits: Callable) -> Callable:
-        def call(hidden):
-            self.frame_starts.append(time.perf_counter())
-            scores = logits(hidden).clone()
-            scores[self._eos] = -float("inf")
-            return scores
+    def _without_end(self, plan: Callable) -> Callable:
+        def call(*arguments):
+            made = plan(*arguments)
+            return replace(made, options=replace(made.options, min_frames=made.options.max_frames))
         return call
 
     def _wait(self) -> None:
@@ -155,7 +174,7 @@ class Probe:
 
     def frame_ms(self, frame: int) -> float | None:
         """Mean ms per frame over the window that starts at `frame`; None where the run is too short for it."""
-        starts = self.frame_starts
+        starts = self.clock.asked
         first = min(frame, len(starts) - 1 - WINDOW)
         if first < EARLY_FRAME - WINDOW // 2:
             return None

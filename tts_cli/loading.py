@@ -10,7 +10,8 @@ BUILTIN = "builtin"  # a model's name, where a path is expected
 
 
 def open_engine(model: str | Path | None = None, mmproj: str | Path | None = None, *, device: str = "auto",
-                dtype: str = "auto", progress: Callable[[int, int, str], None] | None = None) -> Engine:
+                dtype: str = "auto", graphs: bool = True,
+                progress: Callable[[int, int, str], None] | None = None) -> Engine:
     """Open a model and check it without reading its weights; `load` or the first `speak` does that.
 
     model     a Qwen3-TTS talker (.gguf), a folder of a Kokoro checkpoint or a file in it, or "builtin": the built-in
@@ -18,6 +19,7 @@ def open_engine(model: str | Path | None = None, mmproj: str | Path | None = Non
     mmproj    the talker's partner; may be left out when exactly one `mmproj*.gguf` lies beside it
     device    auto, cpu, cuda, cuda:N or mps
     dtype     auto, float32 or bfloat16
+    graphs    let Qwen3-TTS replay CUDA graphs where the device is one
     progress  called with (done, total, what) while `load` prepares the built-in weights for the first time
 
     Raises `UsageError` or `ModelFileError`.
@@ -41,13 +43,14 @@ def open_engine(model: str | Path | None = None, mmproj: str | Path | None = Non
                          "a Qwen3-TTS checkpoint folder)")
     from tts_cli.qwen3tts.engine import Qwen3TTSEngine
 
-    return Qwen3TTSEngine.open(model, mmproj, device=device, dtype=dtype)
+    return Qwen3TTSEngine.open(model, mmproj, device=device, dtype=dtype, graphs=graphs)
 
 
 def load_engine(model: str | Path | None = None, mmproj: str | Path | None = None, *, device: str = "auto",
-                dtype: str = "auto", progress: Callable[[int, int, str], None] | None = None) -> Engine:
+                dtype: str = "auto", graphs: bool = True,
+                progress: Callable[[int, int, str], None] | None = None) -> Engine:
     """`open_engine` and read the weights."""
-    engine = open_engine(model, mmproj, device=device, dtype=dtype, progress=progress)
+    engine = open_engine(model, mmproj, device=device, dtype=dtype, graphs=graphs, progress=progress)
     engine.load()
     return engine
 

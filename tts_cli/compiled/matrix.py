@@ -54,6 +54,18 @@ class Matrix:
         return torch.from_numpy(y).view(*x.shape[:-1], -1)
 
 
+class MatrixStack:
+    """Matrices of equal columns as one, the rows of the first on top."""
+
+    def __init__(self, matrices: list[Matrix]):
+        self.matrices = matrices
+
+    def times(self, x: Tensor) -> Tensor:
+        """As `Matrix.times`."""
+        parts = [matrix.times(x) for matrix in self.matrices]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
 def times_few(x: Tensor, w: Tensor) -> Tensor:
     """x [n, columns] @ w.T for a float32 weight [rows, columns] of torch, to [n, rows]; see `layers.dense`."""
     data = w.detach().numpy().view(np.uint8)

@@ -34,12 +34,14 @@ class CodePredictor(nn.Module):
         A code is -1 when its logits were not finite (an overflow at one position reaches all later ones).
         """
         cache = self.decoder.new_cache(len(self.heads) + 1)
-        x = self.decoder(self.project(torch.stack((hidden, self.first_embedding[first].float()))), cache)[-1]
+        # Rows are looked up by one-element indices: torch would read a scalar's value on the host.
+        start = torch.cat((hidden[None], self.first_embedding[first.view(1)].float()))
+        x = self.decoder(self.project(start), cache)[-1]
         codes = [first]
         for book, head in enumerate(self.heads):
             codes.append(sample(linear(x, head), options, uniforms[book]))
             if book + 1 < len(self.heads):  # the last code is never an input
-                x = self.decoder(self.project(self.embeddings[book, codes[-1]]), cache)
+                x = self.decoder(self.project(self.embeddings[book, codes[-1].view(1)][0]), cache)
         return torch.stack(codes)
 
     def embed_frame(self, codes: Tensor) -> Tensor:

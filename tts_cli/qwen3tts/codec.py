@@ -13,10 +13,9 @@ from tts_cli.engine import CHUNK_FRAMES, AudioChunk
 from tts_cli.errors import TtsError, UsageError
 from tts_cli.gguf.file import GGUFFile
 from tts_cli.qwen3tts.code2wav import Code2Wav
-from tts_cli.qwen3tts.generate import decode_chunk
-from tts_cli.qwen3tts.layers import StreamState
 from tts_cli.qwen3tts.pair import open_mmproj
 from tts_cli.qwen3tts.speaker_encoder import SpeakerEncoder
+from tts_cli.qwen3tts.vocoder import Vocoder
 from tts_cli.qwen3tts.weights import load_codec, load_codec_encoder
 
 NO_CODEC_ENCODER = ("{} has no codec encoder, which cloning from a transcript needs (llama.cpp leaves it out): make "
@@ -42,10 +41,10 @@ class Codec:
         return self._decode(torch.from_numpy(codes.astype(np.int64)).to(self.device))
 
     def _decode(self, codes: torch.Tensor) -> Iterator[AudioChunk]:
-        state, size = StreamState(), CHUNK_FRAMES[-1]
+        vocoder, size = Vocoder(self.code2wav), CHUNK_FRAMES[-1]
         for start in range(0, len(codes), size):
             last = start + size >= len(codes)
-            yield decode_chunk(self.code2wav, list(codes[start:start + size]), state, "eos" if last else None)
+            yield vocoder.push(list(codes[start:start + size]), "eos" if last else None).wait()
 
     def embed(self, clip: np.ndarray) -> np.ndarray:
         """Mono 24 kHz float32 -> x-vector float32 [H]. Raises `UsageError` when the file has no speaker encoder."""

@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType as Kind
 from torch import Tensor, nn
 
 from tts_cli.compiled import kernels
-from tts_cli.compiled.matrix import Matrix, usable
+from tts_cli.compiled.matrix import Matrix, MatrixStack, usable
 from tts_cli.compiled.team import Team, team_of
 from tts_cli.gguf.file import GGUFFile
 from tts_cli.qwen3tts.layers import Decoder, KVCache, TransformerConfig
@@ -35,6 +35,24 @@ def use_stored(file: GGUFFile, parts: list[tuple[nn.Module, dict[str, tuple[str,
                 setattr(module, name, StoredRows(file, tensor, tuple(like.shape)))
             else:
                 setattr(module, name, read_matrix(file, tensor, tuple(like.shape), narrow, team))
+
+
+def use_stored_rows(file: GGUFFile, code2wav: nn.Module, names: dict[str, tuple[str, ...]]) -> None:
+    """Let the vocoder, too, multiply with the file's bytes and look up its codes there; convolutions need tensors."""
+    team = team_of(torch.get_num_threads())
+    for path, like in list(code2wav.named_parameters()):
+        parent, _, name = path.rpartition(".")
+        infos = [file.tensor(tensor) for tensor in names[path]]
+        if name in ("first_codebook", "rest_codebooks"):
+            stored = StoredRows(file, *names[path], tuple(like.shape))
+        elif like.dim() == 2 and all(usable(info.type, info.shape) for info in infos):
+            rows = len(like) // len(infos)  # q, k, v or gate, up
+            stored = MatrixStack([read_matrix(file, info.name, (rows, like.shape[1]), False, team) for info in infos])
+        else:
+            continue
+        module = code2wav.get_submodule(parent)
+        delattr(module, name)
+        setattr(module, name, stored)
 
 
 def _stored_decoder(decoder: Decoder, names: dict[str, tuple[str, ...]], file: GGUFFile, narrow: bool,
@@ -89,11 +107,11 @@ class StoredRows:
         return self.shape[0]
 
     def __getitem__(self, index: Tensor | int | tuple) -> Tensor:
-        """`table[row]` or `table[book, row]` with numbers or tensors of them, as with a tensor."""
+        """`table[row]` or `table[book, row]` with numbers or tensors of them, float32, as with a tensor."""
         books = index if isinstance(index, tuple) else (index,)
         flat = np.ravel_multi_index([np.asarray(i) for i in books], self.shape[:-1], mode="wrap")
         rows = torch.from_numpy(self._file.rows(self._name, flat))
-        return rows[0] if np.ndim(flat) == 0 else rows
+        return rows.view(*np.shape(flat), -1)
 
 
 class CompiledDecoder(nn.Module):

@@ -19,11 +19,13 @@ from tts_cli.device import resolve_device, resolve_dtype
 from tts_cli.engine import AudioChunk, CancelToken, Speech, SpeechRequest
 from tts_cli.errors import UsageError
 from tts_cli.qwen3tts.codec import NO_CODEC_ENCODER, embed_clip, encode_clip
-from tts_cli.qwen3tts.generate import PromptRows, speech
+from tts_cli.qwen3tts.generate import speech
 from tts_cli.qwen3tts.layers import KVCache
 from tts_cli.qwen3tts.pair import Pair
 from tts_cli.qwen3tts.plan import Plan, default_text_mode, make_plan
 from tts_cli.qwen3tts.prompt import Prompt
+from tts_cli.qwen3tts.static_steps import StaticModels
+from tts_cli.qwen3tts.steps import PromptRows
 from tts_cli.qwen3tts.weights import Models, load_models
 from tts_cli.text import clean_text
 from tts_cli.voices import Voice, load_voice
@@ -38,22 +40,24 @@ class Qwen3TTSEngine:
     """See `tts_cli.engine.Engine`. Created by `open`.
 
     compiled  on the CPU, compute with the files' own bytes rather than with torch's modules, as other devices do
+    graphs    on a CUDA device, replay captured graphs rather than start every kernel by itself
     """
 
-    def __init__(self, pair: Pair, device: torch.device, dtype: torch.dtype, compiled: bool = True):
-        self.pair, self.device, self.dtype, self.compiled = pair, device, dtype, compiled
+    def __init__(self, pair: Pair, device: torch.device, dtype: torch.dtype, compiled: bool = True,
+                 graphs: bool = True):
+        self.pair, self.device, self.dtype, self.compiled, self.graphs = pair, device, dtype, compiled, graphs
         self.sample_rate = pair.code2wav.sample_rate
         self.models: Models | None = None
         self._prefixes: OrderedDict[bytes, KVCache] = OrderedDict()
 
     @classmethod
     def open(cls, model: str | Path, mmproj: str | Path | None = None, *, device: str = "auto",
-             dtype: str = "auto", compiled: bool = True) -> "Qwen3TTSEngine":
+             dtype: str = "auto", compiled: bool = True, graphs: bool = True) -> "Qwen3TTSEngine":
         """See `tts_cli.loading.open_engine`."""
         where = resolve_device(device)
         # On the CPU weights are read as stored and only what is wider becomes bfloat16, whose arithmetic is float32.
         what = resolve_dtype("bfloat16" if dtype == "auto" and where.type == "cpu" else dtype, where)
-        return cls(Pair.open(model, mmproj), where, what, compiled)
+        return cls(Pair.open(model, mmproj), where, what, compiled, graphs)
 
     @property
     def kind(self) -> str:
@@ -75,6 +79,10 @@ class Qwen3TTSEngine:
     @property
     def voice_names(self) -> list[str]:
         return voice_store.names() if self.kind == "base" else sorted(self.pair.special.speakers)
+
+    def voice_paths(self, spec: str) -> list[Path]:
+        """See `Engine.voice_paths`."""
+        return voice_store.paths(spec) if self.kind == "base" else []
 
     @property
     def default_clip(self) -> Path | None:
@@ -116,7 +124,10 @@ class Qwen3TTSEngine:
     def load(self) -> None:
         """See `Engine.load`."""
         if self.models is None:
-            self.models = load_models(self.pair.talker, self.pair.mmproj, self.dtype, self.device, self.compiled)
+            models = load_models(self.pair.talker, self.pair.mmproj, self.dtype, self.device, self.compiled)
+            if self.device.type == "cuda":
+                models.static = StaticModels(models.talker, models.predictor, self.device, self.graphs)
+            self.models = models
 
     def speak(self, request: SpeechRequest, cancel: CancelToken | None = None) -> Speech:
         """See `Engine.speak`. Raises `UsageError` at once for what `check` would refuse."""

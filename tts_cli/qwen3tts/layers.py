@@ -6,14 +6,14 @@ residual stream stay in float32 (lower precision there is audible, and costs not
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from tts_cli.compiled.matrix import Matrix
+    from tts_cli.compiled.matrix import Matrix, MatrixStack
 
 
 # Rows up to which the compiled kernel beats BLAS (AVX2, one thread: 2 x with 4 rows, 1.5 x with 16, even with 32).
@@ -44,19 +44,24 @@ def weight(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:
 
 def linear(x: Tensor, w: "Tensor | Matrix", bias: Tensor | None = None) -> Tensor:
     """x @ w.T (+ bias) in w's dtype, returned in float32. x: [K] or [n, K], w: [N, K], a tensor or a stored matrix."""
-    if isinstance(w, Tensor):
-        x = x.to(w.dtype)
-        y = (torch.mv(w, x) if x.dim() == 1 else F.linear(x, w)).float()
-    else:
-        y = w.times(x)
+    y = product(x, w).float() if isinstance(w, Tensor) else w.times(x)
     return y if bias is None else y + bias
 
 
-def dense(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+def product(x: Tensor, w: Tensor) -> Tensor:
+    """`linear`'s, left in w's dtype: sums with float32 widen it on the way, in one kernel less."""
+    x = x.to(w.dtype)
+    return torch.mv(w, x) if x.dim() == 1 else F.linear(x, w)
+
+
+def dense(x: Tensor, w: "Tensor | MatrixStack", bias: Tensor | None = None) -> Tensor:
     """x [n, K] @ w.T (+ bias) -> [n, N]: `F.linear`, or for few float32 rows on the CPU the compiled kernel.
 
     BLAS repacks the whole weight for any number of rows; the kernel reads it once, as fast as memory gives it.
     """
+    if not isinstance(w, Tensor):
+        y = w.times(x)
+        return y if bias is None else y + bias
     if (len(x) > FEW or w.device.type != "cpu" or w.dtype != torch.float32 or w.shape[1] % 32
             or torch.is_grad_enabled()):
         return F.linear(x, w, bias)
@@ -118,6 +123,7 @@ class KVCache:
     k: Tensor
     v: Tensor
     length: int = 0
+    mask: ClassVar[None] = None  # one more position sees all that is filled
 
     @classmethod
     def new(cls, config: TransformerConfig, capacity: int, dtype: torch.dtype, device: torch.device) -> "KVCache":
@@ -132,6 +138,60 @@ class KVCache:
             extra = max(needed, 2 * capacity) - capacity
             self.k = F.pad(self.k, (0, 0, 0, extra))
             self.v = F.pad(self.v, (0, 0, 0, extra))
+
+    def begin(self, rope: Rope, count: int) -> tuple[Tensor, Tensor]:
+        """Make room for a pass over `count` more positions; their angles."""
+        self.reserve(count)
+        return rope.at(self.length, count)
+
+    def store(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Write a pass's k and v [kv_heads, n, head_dim]; all there are now, those included."""
+        end = self.length + k.shape[1]
+        keys, values = self.k[layer, :, :end], self.v[layer, :, :end]
+        keys[:, self.length:], values[:, self.length:] = k, v
+        return keys, values
+
+    def end(self, count: int) -> None:
+        self.length += count
+
+
+@dataclass
+class StaticCache:
+    """A cache for passes over one position that a CUDA graph can hold: its shapes stay and its place is a tensor.
+
+    k, v      [layers, kv_heads, capacity, head_dim]; what is not written yet must be finite
+    position  int64 [1], where the next pass writes; it is the caller's to move on
+    angles    of all positions, as `Rope.at` gives them
+    mask      [1, 1, 1, capacity], 0 for what the current pass sees and -inf for the rest
+    """
+
+    k: Tensor
+    v: Tensor
+    position: Tensor
+    angles: tuple[Tensor, Tensor]
+    mask: Tensor | None = None
+
+    @property
+    def capacity(self) -> int:
+        return self.k.shape[2]
+
+    def filled(self, length: int) -> KVCache:
+        """The same memory as a cache of which `length` positions are filled, to read a prompt into it."""
+        return KVCache(self.k, self.v, length)
+
+    def begin(self, rope: Rope, count: int) -> tuple[Tensor, Tensor]:
+        later = torch.arange(self.capacity, device=self.k.device) > self.position
+        self.mask = torch.zeros_like(later, dtype=self.k.dtype).masked_fill(later, -torch.inf).view(1, 1, 1, -1)
+        cos, sin = self.angles
+        return cos[self.position], sin[self.position]
+
+    def store(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        for whole, row in ((self.k, k), (self.v, v)):
+            whole[layer].index_copy_(1, self.position, row.to(whole.dtype))
+        return self.k[layer], self.v[layer]
+
+    def end(self, count: int) -> None:
+        """Nothing: a pass that is made twice writes the same place twice."""
 
 
 class Block(nn.Module):
@@ -152,28 +212,28 @@ class Block(nn.Module):
         self.gate_up = weight(2 * c.intermediate, c.hidden, dtype=dtype)
         self.ffn_down = weight(c.hidden, c.intermediate, dtype=dtype)
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVCache, layer: int) -> Tensor:
-        """x [H] or [n, H] at positions cache.length ..; writes those positions of `layer` into the cache."""
-        x = x + linear(self._attention(rms_norm(x, self.attn_norm, self.config.rms_eps), rope, cache, layer),
-                       self.attn_out)
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVCache | StaticCache, layer: int) -> Tensor:
+        """x [H] or [n, H], the cache's next positions; writes those positions of `layer` into the cache."""
+        x = x + product(self._attention(rms_norm(x, self.attn_norm, self.config.rms_eps), rope, cache, layer),
+                        self.attn_out)
         gate, up = linear(rms_norm(x, self.ffn_norm, self.config.rms_eps), self.gate_up).chunk(2, -1)
-        return x + linear(F.silu(gate) * up, self.ffn_down)
+        return x + product(F.silu(gate) * up, self.ffn_down)
 
-    def _attention(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVCache, layer: int) -> Tensor:
-        c, past = self.config, cache.length
-        qkv = linear(x, self.qkv).view(-1, c.heads + 2 * c.kv_heads, c.head_dim)
+    def _attention(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVCache | StaticCache, layer: int) -> Tensor:
+        c = self.config
+        qkv = product(x, self.qkv).view(-1, c.heads + 2 * c.kv_heads, c.head_dim)
         n = len(qkv)
-        qk = rms_norm(qkv[:, :-c.kv_heads], None, c.rms_eps)
+        qk = rms_norm(qkv[:, :-c.kv_heads].float(), None, c.rms_eps)
         qk[:, :c.heads] *= self.q_norm
         qk[:, c.heads:] *= self.k_norm
-        qk = rotate(qk, rope)
-        k, v = cache.k[layer, :, :past + n], cache.v[layer, :, :past + n]
-        k[:, past:] = qk[:, c.heads:].transpose(0, 1)
-        v[:, past:] = qkv[:, -c.kv_heads:].transpose(0, 1)
-        q = qk[:, :c.heads].to(k.dtype)
-        if n == 1:  # every key is visible: the heads that share a key head are the query rows of one product
-            out = F.scaled_dot_product_attention(q.view(1, c.kv_heads, -1, c.head_dim), k[None], v[None])
+        qk = rotate(qk, rope).to(cache.k.dtype)
+        k, v = cache.store(layer, qk[:, c.heads:].transpose(0, 1), qkv[:, -c.kv_heads:].transpose(0, 1))
+        q = qk[:, :c.heads]
+        if n == 1:  # the heads that share a key head are the query rows of one product
+            out = F.scaled_dot_product_attention(q.view(1, c.kv_heads, -1, c.head_dim), k[None], v[None],
+                                                 attn_mask=cache.mask)
             return out.reshape(x.shape[:-1] + (-1,))
+        past = k.shape[1] - n
         visible = None if past == 0 else torch.ones(n, past + n, dtype=torch.bool, device=x.device).tril(past)
         out = F.scaled_dot_product_attention(q.transpose(0, 1)[None], k[None], v[None], attn_mask=visible,
                                              is_causal=visible is None, enable_gqa=True)
@@ -190,17 +250,20 @@ class Decoder(nn.Module):
         self.norm = weight(config.hidden)
         self._rope: Rope | None = None
 
-    def forward(self, x: Tensor, cache: KVCache) -> Tensor:
-        """x [H] or [n, H] float32 -> the same shape after the final norm; the cache grows by n positions."""
+    def forward(self, x: Tensor, cache: KVCache | StaticCache) -> Tensor:
+        """x [H] or [n, H] float32 -> the same shape after the final norm; a `KVCache` grows by n positions."""
         n = 1 if x.dim() == 1 else len(x)
-        if self._rope is None:
-            self._rope = Rope(self.config.head_dim, self.config.rope_theta, x.device)
-        rope = self._rope.at(cache.length, n)
-        cache.reserve(n)
+        angles = cache.begin(self.rope, n)
         for layer, block in enumerate(self.blocks):
-            x = block(x, rope, cache, layer)
-        cache.length += n
+            x = block(x, angles, cache, layer)
+        cache.end(n)
         return rms_norm(x, self.norm, self.config.rms_eps)
+
+    @property
+    def rope(self) -> Rope:
+        if self._rope is None:
+            self._rope = Rope(self.config.head_dim, self.config.rope_theta, self.norm.device)
+        return self._rope
 
     @property
     def nbytes(self) -> int:
@@ -212,3 +275,9 @@ class Decoder(nn.Module):
         w = self.blocks[0].qkv
         dtype = torch.float32 if w.device.type == "cpu" else w.dtype
         return KVCache.new(self.config, capacity, dtype, w.device)
+
+    def static_cache(self, capacity: int) -> StaticCache:
+        """All zeros, at position 0."""
+        new = self.new_cache(capacity)
+        position = torch.zeros(1, dtype=torch.int64, device=new.k.device)
+        return StaticCache(new.k.zero_(), new.v.zero_(), position, self.rope.at(0, capacity))

@@ -7,10 +7,10 @@ import numpy as np
 from tts_cli import voice_store
 from tts_cli.engine import SpeechRequest
 from tts_cli.errors import UsageError
-from tts_cli.qwen3tts.generate import LoopOptions
 from tts_cli.qwen3tts.pair import SAME_CHECKPOINT, Pair, similarity
 from tts_cli.qwen3tts.prompt import Prompt, Reference, build_prompt
 from tts_cli.qwen3tts.sampling import SamplingOptions
+from tts_cli.qwen3tts.steps import LoopOptions
 from tts_cli.text import clean_text
 from tts_cli.voices import Voice
 

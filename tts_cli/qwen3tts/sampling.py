@@ -53,8 +53,8 @@ def sample(logits: Tensor, options: SamplingOptions, uniform: Tensor) -> Tensor:
     -1 when the logits hold NaN or +inf, so that the caller can report it whenever it next looks.
     """
     if options.temperature < GREEDY_BELOW:
-        best = logits.argmax()  # NaN counts as the largest
-        return torch.where(logits[best].isfinite(), best, -1)
+        # NaN counts as the largest. (Indexing with the argmax would wait for it on the host.)
+        return torch.where(logits.max().isfinite(), logits.argmax(), -1)
     cdf = filter_logits(logits, options).softmax(-1).cumsum(-1)
     # The first index where the CDF exceeds u, so one where it rises: never a dropped token. u < 1 keeps it below the
     # total. (Counting beats torch.searchsorted, which costs more than all the rest here.)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from tts_cli.qwen3tts.layers import Decoder, KVCache, TransformerConfig, linear, weight
+from tts_cli.qwen3tts.layers import Decoder, KVCache, StaticCache, TransformerConfig, linear, weight
 
 
 class Talker(nn.Module):
@@ -14,17 +14,16 @@ class Talker(nn.Module):
         self.decoder = Decoder(config, dtype)
         self.head = weight(codec_vocab, config.hidden, dtype=dtype)
 
-    def prefill(self, rows: Tensor, max_frames: int, prefix: KVCache | None = None) -> tuple[Tensor, KVCache]:
-        """Read the prompt. rows [P, H] float32 -> (last hidden [H] after the final norm, cache).
+    def prefill(self, rows: Tensor, cache: KVCache, prefix: KVCache | None = None) -> Tensor:
+        """Read the prompt into an empty cache. rows [P, H] float32 -> last hidden [H] after the final norm.
 
         `prefix`: what `read` made of the first rows, which are then not read again.
         """
         known = prefix.length if prefix else 0
-        # Room for a typical utterance at once; reserve() doubles it for the rare long one.
-        cache = self.decoder.new_cache(len(rows) + min(max_frames, 256))
         if prefix:
+            cache.reserve(known)
             cache.k[:, :, :known], cache.v[:, :, :known], cache.length = prefix.k, prefix.v, known
-        return self.decoder(rows[known:], cache)[-1], cache
+        return self.decoder(rows[known:], cache)[-1]
 
     def read(self, rows: Tensor) -> KVCache:
         """The cache of a prompt's first rows [P, H], to begin several utterances with."""
@@ -32,7 +31,7 @@ class Talker(nn.Module):
         self.decoder(rows, cache)
         return cache
 
-    def step(self, x: Tensor, cache: KVCache) -> Tensor:
+    def step(self, x: Tensor, cache: KVCache | StaticCache) -> Tensor:
         """One frame embedding [H] -> hidden [H] after the final norm."""
         return self.decoder(x, cache)
 

@@ -19,6 +19,7 @@ from tts_cli.qwen3tts.code_predictor import CodePredictor
 from tts_cli.qwen3tts.codec_encoder import CodecEncoder
 from tts_cli.qwen3tts.layers import fit_kernels
 from tts_cli.qwen3tts.speaker_encoder import SpeakerEncoder
+from tts_cli.qwen3tts.static_steps import StaticModels
 from tts_cli.qwen3tts.talker import Talker
 
 Names = dict[str, tuple[str, ...]]
@@ -31,12 +32,16 @@ _OWN_PREFIX = "tts_cli."
 
 @dataclass
 class Models:
-    """The loaded networks. `speaker_encoder` is None for checkpoints that cannot clone."""
+    """The loaded networks. `speaker_encoder` is None for checkpoints that cannot clone.
+
+    `static`: talker and predictor in a form for CUDA graphs, which the loop then uses instead.
+    """
 
     talker: Talker
     predictor: CodePredictor
     code2wav: Code2Wav
     speaker_encoder: SpeakerEncoder | None
+    static: StaticModels | None = None
 
 
 def load_models(talker: GGUFFile, mmproj: GGUFFile, dtype: torch.dtype, device: torch.device,
@@ -56,10 +61,11 @@ def load_models(talker: GGUFFile, mmproj: GGUFFile, dtype: torch.dtype, device: 
     _check_names(talker, talker_parts)
     _check_names(mmproj, predictor_parts + codec_parts)
     if compiled and device.type == "cpu" and fit_kernels(c.transformer) and fit_kernels(p.transformer):
-        from tts_cli.qwen3tts.compiled import use_stored  # numba takes a while to import
+        from tts_cli.qwen3tts.compiled import use_stored, use_stored_rows  # numba takes a while to import
 
         use_stored(talker, talker_parts, dtype)
         use_stored(mmproj, predictor_parts, dtype)
+        use_stored_rows(mmproj, *codec_parts[0])
     else:
         _fill(talker, talker_parts, device)
         _fill(mmproj, predictor_parts, device)

@@ -1,0 +1,138 @@
+"""One utterance's way from frame to frame, as the loop in `generate` walks it.
+
+`launch` begins the next frame, `token` and `frame` tell what became of the oldest that was begun. Where the device
+works behind the host's back (`static_steps`), the loop begins `lag` frames more than it has looked at.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from tts_cli.qwen3tts.layers import KVCache
+from tts_cli.qwen3tts.sampling import SamplingOptions, penalize_repeats, sample
+
+if TYPE_CHECKING:
+    from tts_cli.qwen3tts.weights import Models
+
+MIN_FRAMES = 2  # EOS is not allowed before this many codebook-0 tokens
+
+
+@dataclass(frozen=True)
+class PromptRows:
+    """A prompt as vectors: rows [P, H] and overlay [N, H] for the first N frames, then pad [H]; all float32.
+
+    `prefix`: the talker's cache of the first rows, when it was read before.
+    """
+
+    rows: Tensor
+    overlay: Tensor
+    pad: Tensor
+    prefix: KVCache | None = None
+
+    def overlays(self) -> Iterator[Tensor]:
+        """What is added to the embedding of each frame, [H]; endless."""
+        return chain(self.overlay, repeat(self.pad))
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    talker: SamplingOptions
+    predictor: SamplingOptions
+    repeat_penalty: float
+    eos: int
+    seed: int
+    max_frames: int
+    min_frames: int = MIN_FRAMES
+
+
+@dataclass(frozen=True)
+class Frame:
+    """codes int64 [16] and the talker hidden [H] they were predicted from, both on the model's device."""
+
+    codes: Tensor
+    hidden: Tensor
+
+
+class Steps(Protocol):
+    lag: int  # frames to begin before the first is looked at
+
+    def launch(self) -> None:
+        """Begin the next frame."""
+
+    def token(self) -> int:
+        """Codebook 0 of the oldest frame begun, -1 when its logits were not finite. Waits for it."""
+
+    def frame(self) -> Frame:
+        """The rest of that frame, which the next call of `token` leaves behind."""
+
+    def close(self) -> None:
+        """The utterance is over."""
+
+
+class Chances:
+    """What one utterance's draws take besides logits: uniform numbers of its own, and what may not be drawn when."""
+
+    def __init__(self, models: "Models", options: LoopOptions, device: torch.device):
+        vocabulary, (books, codes) = len(models.talker.head), models.predictor.embeddings.shape[:2]
+        self._generator = torch.Generator(device).manual_seed(options.seed)
+        self._draws, self._device = books + 1, device
+        self._early = torch.arange(vocabulary, device=device) >= codes
+        self._late = self._early.clone()
+        self._late[options.eos] = False
+        self._left = options.min_frames
+        self.seen = torch.zeros_like(self._early)
+
+    def next(self) -> tuple[Tensor, Tensor]:
+        """For one frame: a uniform number per book, and the codebook-0 tokens that are forbidden [codec_vocab]."""
+        self._left -= 1
+        return (torch.rand(self._draws, generator=self._generator, device=self._device),
+                self._late if self._left < 0 else self._early)
+
+
+def draw_first(logits: Tensor, seen: Tensor, forbidden: Tensor, penalty: float, options: SamplingOptions,
+               uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Codebook 0 (int64 scalar) from the talker's logits, and `seen` with it; masks are boolean [codec_vocab]."""
+    logits = penalize_repeats(logits, seen, penalty).masked_fill(forbidden, -torch.inf)
+    first = sample(logits, options, uniform)
+    return first, seen.index_fill(0, first, True)
+
+
+class ModuleSteps:
+    """The modules as they are, each called when it is its turn."""
+
+    lag = 0
+
+    @torch.inference_mode()
+    def __init__(self, models: "Models", prompt: PromptRows, options: LoopOptions):
+        self._models, self._options, self._overlays = models, options, prompt.overlays()
+        self._chances = Chances(models, options, prompt.rows.device)
+        # Room for a typical utterance at once; reserve() doubles it for the rare long one.
+        self._cache = models.talker.decoder.new_cache(len(prompt.rows) + min(options.max_frames, 256))
+        self._hidden = models.talker.prefill(prompt.rows, self._cache, prompt.prefix)
+        self._codes: Tensor | None = None
+
+    @torch.inference_mode()
+    def launch(self) -> None:
+        models, options, chances = self._models, self._options, self._chances
+        if self._codes is not None:
+            x = models.predictor.embed_frame(self._codes) + next(self._overlays)
+            self._hidden = models.talker.step(x, self._cache)
+        self._uniforms, forbidden = chances.next()
+        self._first, chances.seen = draw_first(models.talker.logits(self._hidden), chances.seen, forbidden,
+                                               options.repeat_penalty, options.talker, self._uniforms[0])
+
+    def token(self) -> int:
+        return int(self._first)
+
+    @torch.inference_mode()
+    def frame(self) -> Frame:
+        self._codes = self._models.predictor.predict(self._hidden, self._first, self._options.predictor,
+                                                     self._uniforms[1:])
+        return Frame(self._codes, self._hidden)
+
+    def close(self) -> None:
+        """It shares nothing."""
