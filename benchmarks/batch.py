@@ -1,6 +1,6 @@
 """Rows per hour of `tts batch`: in one process, in two, and what Ray adds.
 
-    python benchmarks/batch.py [--model TALKER.gguf] [--rows 40] [--frames 25] [--crews local,pool,ray]
+    python benchmarks/batch.py [--model TALKER.gguf] [--rows 40] [--frames 25] [--sentences 2] [--crews local,pool,ray]
 
 Every crew speaks the same rows. The clock runs from the first outcome to the last, so that the time to start, told
 apart, does not count. Threads are 1 for every engine; on a machine with fewer cores than engines two are no faster.
@@ -18,7 +18,7 @@ from tts_cli.batch.rows import Rows
 from tts_cli.batch.speaker import Setup, Speaker
 from tts_cli.batch.store import Store
 from tts_cli.batch.workers import Pool
-from tts_cli.cli.sources import ModelChoice
+from tts_cli.model_choice import ModelChoice
 
 TEXT = "This is sentence number {}, which is about as long as the sentences of a book are."
 
@@ -59,11 +59,12 @@ def main() -> None:
     parser.add_argument("--model")
     parser.add_argument("--rows", type=int, default=40)
     parser.add_argument("--frames", type=int, help="of a row, for Qwen3-TTS")
+    parser.add_argument("--sentences", type=int, default=1, help="of a row; two are about 10 s of Kokoro")
     parser.add_argument("--crews", default="local,pool,ray")
     args = parser.parse_args()
     choice = ModelChoice(None if args.model is None else (args.model, None), "auto", "auto", 1, None)
     maker = Rows({"max_frames": args.frames, "greedy": bool(args.frames)}, Path(), [args.model])
-    rows = [maker.row(Entry(n, {"id": f"r{n}", "text": TEXT.format(n)}))
+    rows = [maker.row(Entry(n, {"id": f"r{n}", "text": " ".join([TEXT.format(n)] * args.sentences)}))
             for n in range(args.rows)]
     each = {name: measure(name, choice, rows) for name in args.crews.split(",")}
     if {"local", "ray"} <= each.keys():

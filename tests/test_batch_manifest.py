@@ -26,6 +26,14 @@ def test_json_lines(tmp_path):
     assert entries[3] == Entry(5, {"id": "b", "n": [2]})
 
 
+@pytest.mark.parametrize("line, told", [
+    ('{"id": "a", "text": "b", "text": "c"}', "'text' is given twice"), ('{"id": "a", "n": [NaN]}', "NaN"),
+    ('{"id": "a", "n": -Infinity}', "Infinity"), ('{"id": "a", "n": 1e999}', "1e999"), ('"a"', "not a JSON object")])
+def test_what_is_no_json_that_everybody_reads(tmp_path, line, told):
+    found = read(tmp_path, "m.jsonl", line + '\n{"id": "b", "n": 1.5}\n')
+    assert told in found[0].message and found[1] == Entry(2, {"id": "b", "n": 1.5})
+
+
 def test_json_nested_without_end_is_a_problem_not_a_crash(tmp_path):
     assert isinstance(read(tmp_path, "m.jsonl", "[" * 100_000)[0], Problem)
 
@@ -43,6 +51,19 @@ def test_a_table_with_too_many_cells_or_a_repeated_column(tmp_path):
     assert "table" in read(tmp_path, "m.csv", 'id,text\na,"open')[-1].message
 
 
+def test_a_table_needs_its_columns(tmp_path):
+    assert "no column id and no column text; it names id;text" in read(tmp_path, "m.csv", "id;text\na;b\n")[0].message
+    assert read(tmp_path, "m.csv", "ID, Text\na,b\n") == [Entry(2, {"ID": "a", "Text": "b"})]
+
+
+def test_long_cells_are_read_and_endless_lines_are_not(tmp_path, monkeypatch):
+    assert len(read(tmp_path, "m.csv", f"id,text\na,{'x' * (1 << 20)}\n")[0].fields["text"]) == 1 << 20
+    monkeypatch.setattr("tts_cli.batch.manifest.MAX_LINE_BYTES", 1000)
+    for name in ("m.jsonl", "m.txt"):
+        found = read(tmp_path, name, b"\n" + b"x" * 1001)
+        assert len(found) == 1 and found[0].line == 2 and "longer than" in found[0].message
+
+
 @pytest.mark.parametrize("by, expected", [
     (None, [(1, "000001", "One. Two"), (2, "000002", "goes on."), (6, "000006", "Last!")]),
     ("paragraph", [(1, "000001", "One. Two\ngoes on."), (6, "000002", "Last!")]),
@@ -55,7 +76,7 @@ def test_plain_text(tmp_path, by, expected):
 
 @pytest.mark.parametrize("name", ["m.jsonl", "m.csv", "m.txt"])
 def test_bytes_that_are_not_utf8_are_told_with_their_line(tmp_path, name):
-    entries = read(tmp_path, name, b'{"id": "a"}\nx\xff\n')
+    entries = read(tmp_path, name, b'id,text\nx\xff\n')
     assert entries[-1].line == 2 and "UTF-8" in entries[-1].message
 
 
@@ -105,12 +126,15 @@ def test_the_key_is_of_what_decides_the_sound(tmp_path):
     ({"id": None}, "id: none"), ({"id": True}, "id: none"), ({"id": " "}, "id: none"), ({"text": ""}, "text: none"),
     ({"text": "…"}, "nothing to speak"), ({"text": 5}, "text: none"), ({"text": "a\ud800"}, "surrogate"),
     *(({"id": name}, "cannot name a file") for name in (
-        "../a", "a/b", "a\\b", ".a", "a.", "CON", "nul.x", "a:b", "a\nb", "a\udcff", "x" * 201, "é" * 101)),
+        "../a", "a/b", "a\\b", ".a", "a.", "CON", "nul.x",
+        "nul .x", "com\u00b9", "CONIN$", "a\0", "a:b", "a\nb", "a\udcff", "x" * 201, "é" * 101)),
     ({"seed": 1.5}, "seed: 1.5 is not a whole number"), ({"seed": True}, "whole number"),
     ({"temp": "warm"}, "a number"),
     ({"greedy": "maybe"}, "true or false"), ({"lang": 5}, "text"), ({"seed": 1, "Seed": 2}, "two columns"),
     ({"voice": "a", "speaker_file": "b"}, "exclude"), ({"greedy": True, "temp": 1}, "exclude"),
-    ({"format": "aiff"}, "format"), ({"speaker_file": "gone.wav"}, "gone.wav: No such file"),
+    ({"temp": 10 ** 400}, "temp: 1000.* is not a number"), ({"speaker_file": "a\0b.wav"}, "no such file|null"),
+    ({"speaker_file": "\ud800.wav"}, "wav"), ({"speaker_file": "."}, "is not a file"),
+    ({"format": "aiff"}, "format"), ({"speaker_file": "gone.wav"}, "gone.wav: no such file"),
 ])
 def test_rows_that_are_refused(tmp_path, fields, told):
     with pytest.raises(UsageError, match=told):

@@ -10,11 +10,11 @@ ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(170)]
 
 from tts_cli.batch import cluster as batch_cluster  # noqa: E402 - after the skip
+from tts_cli.batch.content import file_sha256  # noqa: E402
 from tts_cli.batch.dispatch import outcomes  # noqa: E402
 from tts_cli.batch.speaker import Setup  # noqa: E402
-from tts_cli.batch.store import file_sha256  # noqa: E402
-from tts_cli.cli.sources import ModelChoice  # noqa: E402
-from tts_cli.errors import TtsError  # noqa: E402
+from tts_cli.errors import TtsError, UsageError  # noqa: E402
+from tts_cli.model_choice import ModelChoice  # noqa: E402
 
 STORE_BYTES = 80 << 20
 ROWS = [{"id": f"r{n}", "text": f"Sentence number {n} is spoken.", "max_frames": 2 + n % 3} for n in range(60)]
@@ -80,3 +80,14 @@ def test_a_model_that_the_machines_do_not_have_ends_the_run(nodes, tmp_path):
 def test_addresses_that_are_refused(pair, tmp_path):
     done = tts("batch", manifest(tmp_path, ROWS), "-o", tmp_path / "out", "-m", pair[0], "--ray", "nowhere")
     assert done.code == 2 and "nowhere" in done.error
+
+
+def test_a_worker_has_room_on_one_machine_or_none(monkeypatch):
+    def machine(cpus, gpus=0.0, alive=True):
+        return {"Alive": alive, "Resources": {"CPU": cpus, "GPU": gpus}}
+    monkeypatch.setattr(ray, "nodes", lambda: [machine(3.0, 1.0), machine(3.0), machine(9.0, alive=False)])
+    assert batch_cluster.room(batch_cluster.Share(2.0)) == 2  # and not three of six CPUs
+    assert batch_cluster.room(batch_cluster.Share(0.1, 0.25)) == 4
+    for share in (batch_cluster.Share(4.0), batch_cluster.Share(1.0, 2.0)):
+        with pytest.raises(UsageError, match="--workers N to wait"):
+            batch_cluster.room(share)

@@ -3,20 +3,13 @@
 import errno
 import hashlib
 import json
-import os
-import signal
-import subprocess
-import time
 
 import numpy as np
 import pytest
 import soundfile
 from cli_tools import tts
-from test_cli_process import TTS, environment
 
 from tts_cli.audio import write
-from tts_cli.batch.store import Store
-from tts_cli.errors import UsageError
 from tts_cli.qwen3tts import plan as qwen3tts
 
 ROWS = [{"id": "a", "text": "Hello there.", "max_frames": 3}, {"id": "b", "text": "And again.", "max_frames": 4},
@@ -32,16 +25,6 @@ def results(folder):
     records = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
     assert len({record["id"] for record in records}) == len(records)
     return {record["id"]: record for record in records}
-
-
-def until(condition, process):
-    """Wait for it, while the process runs."""
-    deadline = time.monotonic() + 100
-    while not condition():
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
-            pytest.fail(process.communicate()[1].decode())
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -206,32 +189,6 @@ def test_a_folder_that_cannot_be_made(pair, tmp_path):
     (tmp_path / "file").write_text("")
     run = tts("batch", manifest(tmp_path, ROWS), "-m", pair[0], "-o", tmp_path / "file" / "out")
     assert run.code == 1 and "file/out" in run.error
-
-
-@pytest.mark.skipif(os.name == "nt", reason="locks of POSIX")
-def test_one_batch_at_a_time(tmp_path):
-    with Store(tmp_path), pytest.raises(UsageError, match="another tts batch"):
-        Store(tmp_path)
-    Store(tmp_path).close()
-
-
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_whatever_ends_it_the_next_run_goes_on(endless, tmp_path, ending):
-    rows = [*({"id": f"s{n}", "text": "Short.", "max_frames": 2} for n in range(2)),
-            {"id": "long", "text": "Long.", "max_frames": 9999, "greedy": True}]
-    out = tmp_path / "out"
-    arguments = ["batch", manifest(tmp_path, rows), "-o", out, "-m", endless[0], "--dtype", "float32"]
-    process = subprocess.Popen([*TTS, *map(str, arguments)], env=environment(), stderr=subprocess.PIPE)
-    until(lambda: (out / "results.jsonl").exists() and len(results(out)) == 2, process)
-    process.send_signal(ending)
-    process.communicate(timeout=60)
-    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[ending]
-    assert sorted(path.name for path in out.glob("*.*") if path.is_file()) == ["results.jsonl", "s0.wav", "s1.wav"]
-    assert (out / ".tts-batch").exists() == (ending == signal.SIGKILL)
-    run = tts(*arguments[:1], manifest(tmp_path, [*rows[:2], {**rows[2], "max_frames": 2}]), *arguments[2:])
-    assert run.code == 0 and "1 of 3 rows spoken" in run.err
-    assert set(results(out)) == {"s0", "s1", "long"} and not (out / ".tts-batch").exists()
 
 
 def test_standard_output_stays_empty_and_quiet_is_quiet(batch):

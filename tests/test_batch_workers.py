@@ -1,23 +1,19 @@
 """The loop that hands out rows, with workers that die; and the processes that speak them."""
 
-import contextlib
 import itertools
-import json
-import os
-import signal
-import subprocess
 from collections import deque
 
-import psutil
+import fake_speech
 import pytest
 from cli_tools import tts
-from test_batch_run import manifest, results, until
-from test_cli_process import TTS, environment
+from test_batch_run import manifest, results
 
 from tts_cli.batch import dispatch
 from tts_cli.batch.dispatch import HELD, LIVES, Event, outcomes
 from tts_cli.batch.rows import Row
-from tts_cli.batch.speaker import Outcome
+from tts_cli.batch.speaker import Outcome, Setup, Speaker
+from tts_cli.batch.store import Store
+from tts_cli.batch.workers import Pool
 from tts_cli.errors import TtsError
 
 
@@ -91,63 +87,40 @@ def test_no_worker_is_started_for_nothing(monkeypatch):
 
 # ---- processes ------------------------------------------------------------------------------------------------------
 
-MANY = [{"id": f"r{n}", "text": f"Sentence number {n} is spoken.", "max_frames": 2 + n % 3} for n in range(12)]
+def test_processes_write_the_bytes_that_one_writes(pair, tmp_path):
+    given = [{"id": f"r{n}", "text": f"Sentence number {n} is spoken.", "max_frames": 2 + n % 3} for n in range(6)]
+    hashes = []
+    for name, workers in (("one", 1), ("two", 2)):
+        done = tts("batch", manifest(tmp_path, given), "-o", tmp_path / name, "-m", pair[0], "--dtype", "float32",
+                   "--workers", workers)
+        assert done.code == 0, done.err
+        hashes.append({identity: record["sha256"] for identity, record in results(tmp_path / name).items()})
+    assert hashes[0] == hashes[1] and len(hashes[0]) == 6
 
 
-def run(pair, folder, given, *arguments):
-    return tts("batch", manifest(folder, given), "-o", folder / "out", "-m", pair[0], "--dtype", "float32", *arguments)
+def fake(dtype):
+    return fake_speech.Choice(None, "cpu", dtype, 1, None)
 
 
-def hashes(folder):
-    return {name: record["sha256"] for name, record in results(folder).items()}
+def test_a_worker_without_its_model_ends_the_run(tmp_path):
+    with (Store(tmp_path) as store, Pool(Setup(fake("gone"), store.folder), 1, 1) as crew,
+          pytest.raises(TtsError, match="no model here")):
+        list(outcomes(rows(2), crew))
 
 
-@contextlib.contextmanager
-def two_at_work(endless, tmp_path, short=2):
-    """A batch of two processes, when both speak a row of 9999 frames and have another one waiting."""
-    long = {"text": "Long.", "max_frames": 9999, "greedy": True}
-    given = [*MANY[:short], *({"id": f"long{n}", **long} for n in range(4))]
-    process = subprocess.Popen(
-        [*TTS, "batch", str(manifest(tmp_path, given)), "-o", str(tmp_path / "out"), "-m", str(endless[0]), "--dtype",
-         "float32", "--workers", "2"], env=environment(), stderr=subprocess.PIPE)
-    try:
-        until(lambda: (tmp_path / "out" / "results.jsonl").exists() and len(results(tmp_path / "out")) == short
-              and sum(p.stat().st_size > 44 for p in (tmp_path / "out" / ".tts-batch").glob("*.part")) == 2, process)
-        yield process, workers_of(process)
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
+def test_one_that_ends_drops_what_it_has_not_put_in_its_place(tmp_path):
+    """Another run may have the folder by then."""
+    with Store(tmp_path) as store:
+        speaker = Speaker(Setup(fake("auto"), store.folder))
+        assert speaker.speak(rows(1)[0]).record["error"] is None
+        (tmp_path / "r0.wav").unlink()
+        whole = speaker._make
 
-
-def workers_of(process):
-    return [child for child in psutil.Process(process.pid).children() if "spawn_main" in " ".join(child.cmdline())]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_processes_write_the_bytes_that_one_writes_though_one_is_killed(pair, tmp_path):
-    given = [{**row, "max_frames": 60, "greedy": True} for row in MANY]
-    (tmp_path / "one").mkdir()
-    assert run(pair, tmp_path / "one", given).code == 0
-    process = subprocess.Popen(
-        [*TTS, "batch", str(manifest(tmp_path, given)), "-o", str(tmp_path / "out"), "-m", str(pair[0]), "--dtype",
-         "float32", "--workers", "2"], env=environment(), stderr=subprocess.PIPE)
-    until(lambda: (tmp_path / "out" / "results.jsonl").exists() and len(results(tmp_path / "out")) >= 1, process)
-    os.kill(workers_of(process)[0].pid, signal.SIGKILL)
-    assert process.communicate(timeout=60)[0] is None and process.returncode == 0
-    assert hashes(tmp_path / "out") == hashes(tmp_path / "one" / "out")
-    assert not (tmp_path / "out" / ".tts-batch").exists()
-
-
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
-def test_no_process_outlives_the_run(endless, tmp_path, ending):
-    with two_at_work(endless, tmp_path) as (process, workers):
-        assert len(workers) == 2
-        process.send_signal(ending)
-        process.wait(timeout=60)
-        psutil.wait_procs(workers, timeout=30)
-        assert not any(worker.is_running() for worker in workers)
-        assert process.returncode == (130 if ending == signal.SIGINT else -9)
-    assert len(results(tmp_path / "out")) == 2 and len(list((tmp_path / "out").glob("*.wav"))) == 2
-    assert json.loads((tmp_path / "out" / "results.jsonl").read_text().splitlines()[-1])["error"] is None
+        def ended(*arguments):
+            made = whole(*arguments)
+            speaker.cancel()
+            return made
+        speaker._make = ended
+        assert speaker.speak(rows(1)[0]).record is None
+        speaker.close()
+        assert not (tmp_path / "r0.wav").exists() and not list(store.work.iterdir())

@@ -237,6 +237,9 @@ class Engine(Protocol):
     def voice_from_file(self, path: Path) -> KokoroVoice:
         """A voice that was saved. Raises `UsageError` if the model has no such files, or `ModelFileError`."""
 
+    def voice_paths(self, spec: str) -> list[Path]:
+        """The files that voices of a name or mix are read from; none for those in the model. Raises `UsageError`."""
+
     def phonemes(self, text: str, voice: KokoroVoice | str | None = None, language: str = "auto") -> str:
         """What the model reads for `text`, without weights. Raises `UsageError` if it reads the text itself."""
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
 
-from tts_cli.cli.files import whole_file
 from tts_cli.engine import Word
 from tts_cli.errors import TtsError
+from tts_cli.files import whole_file
 from tts_cli.reading import Mark
 from tts_cli.sentences import stops
 

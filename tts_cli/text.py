@@ -8,6 +8,7 @@ import unicodedata
 
 from tts_cli.errors import UsageError
 
+MAX_TEXT_BYTES = 16 << 20
 # ESC [ … final byte (colours, cursor), ESC ] … BEL or ESC \ (titles, links), then any other two-byte escape.
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _LINE_END = re.compile("\r\n|[\r\x85\u2028\u2029]")

@@ -78,14 +78,26 @@ def add(file: str | Path, name: str | None = None) -> str:
 
 def load(spec: str) -> Voice:
     """A voice by name or file, or a mix such as "anna:0.6,ben:0.4". Raises `UsageError`."""
-    if "," not in spec and (":" not in spec or spec.lower().endswith(SUFFIX)):  # a file may lie on a drive: C:\…
-        return _one(spec)
-    return blend([(_one(name), weight) for name, weight in map(_part, spec.split(","))])
+    parts = _parts(spec)
+    return _one(spec) if parts is None else blend([(_one(name), weight) for name, weight in parts])
+
+
+def paths(spec: str) -> list[Path]:
+    """The files of a voice or mix as `load` takes it. Raises `UsageError`."""
+    parts = _parts(spec)
+    return [_path(name) for name in ([spec] if parts is None else [name for name, _ in parts])]
 
 
 def about(name: str) -> dict:
     """What a saved voice's file says of itself. Raises `UsageError`."""
     return describe_voice(_path(name))
+
+
+def _parts(spec: str) -> list[tuple[str, float]] | None:
+    """(name, weight) of the voices of a mix; None for a single voice."""
+    if "," not in spec and (":" not in spec or spec.lower().endswith(SUFFIX)):  # a file may lie on a drive: C:\…
+        return None
+    return [_part(part) for part in spec.split(",")]
 
 
 def _part(part: str) -> tuple[str, float]:

@@ -61,12 +61,17 @@ def connect(address: str) -> None:
 
 
 def room(share: Share) -> int:
-    """How many actors the cluster's machines have room for, at least one."""
+    """How many actors the cluster's machines have room for; one lies on one machine. Raises `UsageError` for none."""
     import ray
 
-    found = ray.cluster_resources()
-    rooms = [found.get(name, 0.0) / wanted for name, wanted in (("CPU", share.cpus), ("GPU", share.gpus)) if wanted]
-    return max(1, int(min(rooms, default=1)))
+    wanted = [(name, part) for name, part in (("CPU", share.cpus), ("GPU", share.gpus)) if part]
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    found = sum(int(min(machine.get(name, 0.0) / part + 1e-9 for name, part in wanted)) for machine in machines)
+    if not found:
+        raise UsageError(
+            f"no machine of the cluster has {share.cpus:g} CPUs and {share.gpus:g} GPUs for a worker; give less "
+            "(--cpus-per-worker, --gpus-per-worker), or --workers N to wait for machines that are still to come")
+    return found
 
 
 class Cluster:

@@ -5,7 +5,7 @@ written block by block, so memory does not grow with the book.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from tts_cli.audio.wav_stream import SAMPLE_BYTES
 from tts_cli.audio.write import check_output, choose_format, open_writer
 from tts_cli.batch.rows import Row
 from tts_cli.batch.store import Records
-from tts_cli.cli.files import whole_file
 from tts_cli.errors import TtsError, UsageError
+from tts_cli.files import whole_file
 from tts_cli.reading import Mark
 from tts_cli.subtitles import write_srt
 from tts_cli.utterances import PARAGRAPH_GAP
@@ -42,10 +42,11 @@ class Chapter:
 class Book:
     """The files of `--join FILE`. Raises, at once, `UsageError` or `TtsError` for what cannot be written.
 
-    gap   seconds between two rows; None: 0.6
+    gap     seconds between two rows; None: 0.6
+    inputs  files that none of them may replace
     """
 
-    def __init__(self, path: str | Path, gap: float | None = None):
+    def __init__(self, path: str | Path, gap: float | None = None, inputs: Sequence[str | Path] = ()):
         if str(path) == "-":
             raise UsageError("--join: the book cannot go to standard output; name a file")
         self._format = choose_format(path)
@@ -53,7 +54,7 @@ class Book:
         self._gap = PARAGRAPH_GAP if gap is None else gap
         self.files = [self._path, *(self._path.with_suffix(suffix) for suffix in (".cue", ".json", ".srt"))]
         for file in self.files:
-            check_output(file)
+            check_output(file, inputs=inputs)
 
     def write(self, rows: Iterable[Row], records: Records, folder: Path, sample_rate: int) -> list[Chapter]:
         """Write the rows in their order. Raises `TtsError`, also when one has no audio; then there is no book."""

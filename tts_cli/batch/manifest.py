@@ -5,6 +5,7 @@ Nothing is interpreted here but the container; a row that cannot be read is a `P
 
 import csv
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ from typing import BinaryIO
 from tts_cli.audio import shown
 from tts_cli.errors import UsageError
 from tts_cli.sentences import stops
-from tts_cli.text import decode_text
+from tts_cli.text import MAX_TEXT_BYTES, decode_text
 
 JSON_SUFFIXES = (".jsonl", ".ndjson")
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
+NEEDED = ("id", "text")  # columns of a table
 DIVISIONS = ("line", "paragraph", "sentence")
+MAX_LINE_BYTES = 6 * MAX_TEXT_BYTES + (1 << 20)  # a text whose every character is escaped, and its options
 _WORD = re.compile(r"[^\W_]")
 
 
@@ -81,7 +84,10 @@ def _read(path: Path, parse) -> Iterator[Entry | Problem]:
 
 
 class _Lines:
-    """The lines of a UTF-8 file with their ends; `number` is that of the last one. Ends at one that is not UTF-8."""
+    """The lines of a UTF-8 file with their ends; `number` is that of the last one.
+
+    Ends at one that is not UTF-8 or too long, which `problem` tells.
+    """
 
     def __init__(self, file: BinaryIO):
         self._file = file
@@ -89,13 +95,16 @@ class _Lines:
         self.problem: Problem | None = None
 
     def __iter__(self) -> Iterator[str]:
-        for raw in self._file:
+        while raw := self._file.readline(MAX_LINE_BYTES + 1):
             self.number += 1
             try:
-                yield decode_text(raw, "the manifest")
+                if len(raw) > MAX_LINE_BYTES:
+                    raise UsageError(f"longer than {MAX_LINE_BYTES >> 20} MiB; divide it into rows")
+                line = decode_text(raw, "the manifest")
             except UsageError as error:
                 self.problem = Problem(self.number, str(error))
                 return
+            yield line
 
 
 def _objects(lines: _Lines) -> Iterator[Entry | Problem]:
@@ -103,7 +112,7 @@ def _objects(lines: _Lines) -> Iterator[Entry | Problem]:
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
+            value = json.loads(line, object_pairs_hook=_object, parse_constant=_not_json, parse_float=_finite)
         except (ValueError, RecursionError) as error:
             yield Problem(lines.number, f"not JSON: {error or 'nested too deeply'}")
             continue
@@ -115,7 +124,24 @@ def _objects(lines: _Lines) -> Iterator[Entry | Problem]:
         yield lines.problem
 
 
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is given twice")
+    return found
+
+
+def _not_json(constant: str):
+    raise ValueError(f"{constant} is no value of JSON")
+
+
+def _finite(number: str) -> float:
+    return float(number) if math.isfinite(float(number)) else _not_json(number)
+
+
 def _table(lines: _Lines, delimiter: str) -> Iterator[Entry | Problem]:
+    csv.field_size_limit(MAX_LINE_BYTES)  # it is the process's, and 128 KiB at first
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] | None = None
     begin = 1
@@ -127,6 +153,10 @@ def _table(lines: _Lines, delimiter: str) -> Iterator[Entry | Problem]:
                 header = [name.strip() for name in row]
                 if repeated := sorted({name for name in header if name and header.count(name) > 1}):
                     yield Problem(begin, f"the header names {', '.join(repeated)} more than once")
+                    return
+                if missing := [name for name in NEEDED if name not in map(str.lower, header)]:
+                    yield Problem(begin, f"the header has no column {' and no column '.join(missing)}; it names "
+                                         f"{', '.join(header)[:100]}")
                     return
             elif len(row) > len(header):
                 yield Problem(begin, f"{len(row)} cells, and the header has {len(header)}; put cells that hold "

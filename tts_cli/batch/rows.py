@@ -1,34 +1,31 @@
 """A row of the manifest, made ready to speak: its id, its text, its options over those of the command line, its key.
 
-The key is a digest of what decides the sound: text, options, the content of the files they name, the model's files. A
-row whose key was finished before is not spoken again, and a row without a seed takes its seed from it, so that it
-sounds the same wherever and whenever it is spoken.
+The key is a digest of what decides the sound: text, options, the content of the files and saved voices they name, the
+model. A row whose key was finished before is not spoken again, and a row without a seed takes its seed from it, so that
+it sounds the same wherever and whenever it is spoken.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from tts_cli.audio.encode import FORMATS
+from tts_cli.batch.content import input_digest
 from tts_cli.batch.manifest import Entry
-from tts_cli.batch.store import file_sha256
-from tts_cli.cli import options as o
-from tts_cli.cli.console import Console
-from tts_cli.cli.manner import Manner
-from tts_cli.cli.sources import MAX_TEXT_BYTES, ModelChoice, name_or_file
-from tts_cli.engine import Engine, SpeechRequest
-from tts_cli.errors import TtsError, UsageError
-from tts_cli.loading import BUILTIN
-from tts_cli.text import clean_text
+from tts_cli.engine import SpeechRequest
+from tts_cli.errors import UsageError
+from tts_cli.flags import FLAGS, flags_named
+from tts_cli.manner import Manner, name_or_file
+from tts_cli.text import MAX_TEXT_BYTES, clean_text
 from tts_cli.utterances import estimate_seconds
 
 KEY_VERSION = 1
 # Fields of a request by the columns that set them: the names of the options.
-_REQUEST = {flag.removeprefix("--").replace("-", "_"): field for field, flag in o.FLAGS.items()
+_REQUEST = {flag.removeprefix("--").replace("-", "_"): field for field, flag in FLAGS.items()
             if field not in ("voice", "max_chars", "gap", "chunk_frames")}
 _NUMBERS = dict.fromkeys(("speed", "temp", "top_p", "repeat_penalty", "sub_temp", "sub_top_p", "gap"), float) | (
     dict.fromkeys(("top_k", "sub_top_k", "seed", "max_frames", "max_chars"), int))
@@ -41,7 +38,7 @@ _NEUTRAL = (None, False, "")
 _TRUE, _FALSE = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f-\x9f\ud800-\udfff/\\:*?"<>|]')
-_RESERVED = re.compile(r"(?i:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")  # device names of Windows
+_RESERVED = re.compile(r"(?i:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?")  # on Windows
 _ID_BYTES = 200  # of the 255 a file name may have
 
 
@@ -91,7 +88,7 @@ class Row:
 def manner_of(options: Mapping) -> Manner:
     """Options by their column names as the command line's own object. Raises `UsageError`."""
     voice, voice_file = name_or_file(options.get("voice"))
-    with o.flags_named():
+    with flags_named():
         request = SpeechRequest(
             text="", voice=voice, **{_REQUEST[name]: value for name, value in options.items() if name in _REQUEST})
     return Manner(request, options.get("speaker_file"), options.get("max_chars"), options.get("gap"), voice_file,
@@ -101,14 +98,17 @@ def manner_of(options: Mapping) -> Manner:
 class Rows:
     """Makes rows of entries.
 
-    defaults   options for every row, by column names, as the command line gave them
-    folder     what the paths of the manifest are relative to
-    model      what `model_identity` says
+    defaults     options for every row, by column names, as the command line gave them
+    folder       what the paths of the manifest are relative to
+    model        what `model_identity` says
+    voice_paths  the files of a voice that is given by name: `Engine.voice_paths`
     """
 
-    def __init__(self, defaults: Mapping, folder: Path, model: list):
+    def __init__(self, defaults: Mapping, folder: Path, model: list,
+                 voice_paths: Callable[[str], Iterable[Path]] = lambda name: ()):
         self._defaults = {name: value for name, value in defaults.items() if value not in _NEUTRAL}
-        self._folder, self._model = folder, model
+        self._folder, self._model, self._voice_paths = folder, model, voice_paths
+        self._content = lru_cache(1024)(self._content_of)
 
     def row(self, entry: Entry) -> Row:
         """Raises `UsageError` saying what is wrong with the entry."""
@@ -152,41 +152,16 @@ class Rows:
         return str(self._folder / Path(value).expanduser()) if _is_path(name, value) else value
 
     def _key(self, text: str, options: dict) -> str:
-        said = {name: _digest(value) if _is_path(name, value) else value for name, value in options.items()}
+        said = {name: self._content(name, value) if name in ("speaker_file", "voice") else value
+                for name, value in options.items()}
         content = json.dumps([KEY_VERSION, self._model, text, said], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
-
-class Check:
-    """Refuses, before any weight is read, rows that the model could not speak."""
-
-    def __init__(self, engine: Engine, console: Console):
-        self._engine, self._console = engine, console
-        self._manner = lru_cache(1024)(self._check_manner)
-
-    def __call__(self, row: Row) -> None:
-        """Raises `UsageError`. A manner of speaking is tried once, with one letter; every text is divided."""
-        row.manner().pieces(row.text)
-        if message := self._manner(json.dumps(row.options, sort_keys=True)):
-            raise UsageError(message)
-
-    def _check_manner(self, options: str) -> str:
-        try:
-            manner = manner_of(json.loads(options))
-            manner.read_clip(self._console)
-            manner.check_cloning(self._engine)
-            with o.flags_named():
-                self._engine.check(replace(manner.with_voice_file(self._engine).request, text="a"))
-        except TtsError as error:
-            return str(error)
-        return ""
-
-
-def model_identity(choice: ModelChoice, engine: Engine) -> list:
-    """What tells models apart, wherever they lie: names and sizes of their files."""
-    if choice.pair is None or choice.pair == (BUILTIN, None):
-        return [BUILTIN]
-    return [[path.name, path.stat().st_size] for path in engine.paths]
+    def _content_of(self, name: str, value: str) -> list:
+        """What a voice is made of: the content of its file, or its name and the content of the files behind that."""
+        if _is_path(name, value):
+            return [input_digest(value)]
+        return [value, *map(input_digest, self._voice_paths(value))]
 
 
 def _is_path(name: str, value) -> bool:
@@ -234,14 +209,10 @@ def _parsed(name: str, value, kind: type):
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         raise ValueError
-    except ValueError:
-        raise UsageError(f"{name}: {value!r} is not {_KINDS[kind]}") from None
+    except (ValueError, OverflowError):
+        raise UsageError(f"{name}: {_shortened(value)} is not {_KINDS[kind]}") from None
 
 
-@lru_cache(1024)
-def _digest(path: str) -> str:
-    """Of a file's content. Raises `UsageError` when there is none."""
-    try:
-        return file_sha256(path)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
+def _shortened(value) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:60]} ..."

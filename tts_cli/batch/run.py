@@ -1,6 +1,6 @@
 """A batch from its manifest to its results: everything checked, then every row that is not finished spoken once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -43,12 +43,17 @@ class Tally:
 class Batch:
     """One manifest and its folder.
 
-    by     how plain text is divided, see `read_manifest`
-    check  refuses a row by raising `UsageError`, before any is spoken
+    by        how plain text is divided, see `read_manifest`
+    check     refuses a row that is to be spoken by raising `UsageError`
+    reserved  files that no row may write over and that cannot be its input, besides the manifest
     """
 
-    def __init__(self, manifest: Path, by: str | None, rows: Rows, store: Store, check: Callable[[Row], None]):
+    def __init__(self, manifest: Path, by: str | None, rows: Rows, store: Store, check: Callable[[Row], None],
+                 reserved: Iterable[Path] = ()):
         self._manifest, self._by, self._rows, self._store, self._check = manifest, by, rows, store, check
+        self._reserved = {path.resolve() for path in (manifest, *reserved)}
+        here = store.folder.resolve()
+        self._reserved_names = {name_digest(path.name) for path in self._reserved if path.parent == here}
 
     def survey(self) -> Survey:
         """Check every row, and tell the store which will be spoken. Memory grows by a digest for each id."""
@@ -62,20 +67,30 @@ class Batch:
                 row = self._rows.row(entry)
                 if (first := seen.setdefault(name_digest(row.id), row.line)) != row.line:
                     raise UsageError(f"id: {row.id!r} names the file of line {first}, too")
-                self._check(row)
+                self._check_file(row)
+                if not (finished := self._store.is_finished(row)):
+                    self._check(row)
             except UsageError as error:
                 survey.add_problem(entry.line, error)
                 continue
             survey.kept |= row.extra.keys()
             inputs |= dict.fromkeys(row.inputs, row.line)
-            if not self._store.is_finished(row):
+            if not finished:
                 self._store.forget(row)
                 survey.pending += 1
                 survey.seconds += row.seconds
         for path, line in inputs.items():
             if path.parent == self._store.folder.resolve() and name_digest(path.stem) in seen:
                 survey.add_problem(line, f"{path}: a row with the id {path.stem!r} would write over it")
+            if path in self._reserved:
+                survey.add_problem(line, f"{path}: this run writes it, so it cannot be an input")
         return survey
+
+    def _check_file(self, row: Row) -> None:
+        if self._reserved_names and name_digest(row.file) in self._reserved_names:
+            raise UsageError(f"id: {row.id!r} would write over {row.file}, the manifest or the file of --join")
+        if (self._store.folder / row.file).is_dir():
+            raise UsageError(f"id: {row.id!r} names the file {row.file}, which is a folder in {self._store.folder}")
 
     def speak(self, crew: Crew, told: Callable[[Row, dict, Tally], None] = lambda row, record, tally: None) -> Tally:
         """Speak what is not finished; `told` hears of every row. Raises `TtsError` when no row could succeed."""

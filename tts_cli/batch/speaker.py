@@ -11,13 +11,13 @@ from pathlib import Path
 from tts_cli.audio.encode import FORMATS
 from tts_cli.audio.write import open_writer
 from tts_cli.background import Worker
+from tts_cli.batch.content import file_sha256
 from tts_cli.batch.depot import open_depot
 from tts_cli.batch.rows import Row, manner_of
-from tts_cli.batch.store import file_sha256
-from tts_cli.cli.console import Console
-from tts_cli.cli.sources import ModelChoice
 from tts_cli.engine import CancelToken, Engine
 from tts_cli.errors import TtsError, UsageError
+from tts_cli.model_choice import ModelChoice
+from tts_cli.notices import Notices
 from tts_cli.reading import Reading
 from tts_cli.subtitles import cues
 
@@ -67,8 +67,7 @@ class Speaker:
         self._worker = Worker()
         self._tokens: set[CancelToken] = set()  # of the rows in work
         self._ended = False
-        self._console = Console(quiet=True)
-        self._engine = engine or self._worker.call(setup.choice.open, self._console)
+        self._engine = engine or self._worker.call(setup.choice.open, Notices())
         self._worker.call(self._engine.load)
         self._voice = lru_cache(VOICES_KEPT)(self._make_voice)
 
@@ -106,6 +105,9 @@ class Speaker:
 
     def _put(self, row: Row, record: dict, path: Path) -> Outcome:
         try:
+            if self._ended:  # another run may have the folder by now
+                path.unlink()
+                return Outcome(row)
             record["sha256"] = file_sha256(path)
             record["file"], data = self._depot.put(path, row.file)
         except Exception as error:  # also what a package for some kind of URL raises; another seed is no help
@@ -146,8 +148,8 @@ class Speaker:
 
     def _make_voice(self, whose: str):
         manner = manner_of(json.loads(whose))
-        clip = manner.read_clip(self._console)
-        return self._worker.call(manner.voiced, self._engine, clip, self._console).request.voice
+        clip = manner.read_clip(Notices())  # what is not right with it was told when it was checked
+        return self._worker.call(manner.voiced, self._engine, clip, Notices()).request.voice
 
 
 def _record(row: Row, attempts: int, result=None, *, error: str | None) -> dict:

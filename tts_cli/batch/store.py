@@ -2,7 +2,7 @@
 
 A line is appended, flushed and synced when its file has its name, so that whatever ends the process costs at most the
 rows in work. The next run begins by reading the lines, a torn last one left out, and drops those of rows that will be
-spoken again: no row has two.
+spoken again, with their files: no row has two lines, and no file speaks another text than the manifest's.
 """
 
 import contextlib
@@ -17,17 +17,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tts_cli.audio import shown
-from tts_cli.cli.files import whole_file
 from tts_cli.errors import TtsError, UsageError
 
 RESULTS = "results.jsonl"
 WORK = ".tts-batch"  # inside the folder of the batch, for files that are not whole yet
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
 class _Last:
-    """What the last line of a row says, and where it is."""
+    """What the last line of a row says, and where it is. `finished`: without an error, its file where files go now."""
 
     key: bytes
     offset: int
@@ -38,21 +36,28 @@ class _Last:
 class Store:
     """The folder of a batch, held by one process at a time; a context manager. Made when missing.
 
-    remote   audio lies elsewhere: that a file is still there is not asked
+    remote   the URL or folder where audio lies instead: that a file is still there is not asked
 
     Raises `TtsError` when the folder cannot be written, `UsageError` when another process has it.
     """
 
-    def __init__(self, folder: str | Path, *, remote: bool = False):
+    def __init__(self, folder: str | Path, *, remote: str | None = None):
         self.folder = Path(folder)
         self._path = self.folder / RESULTS
-        self._remote = remote
+        self._remote = None if remote is None else remote.rstrip("/")
         with _reported(self.folder):
+            if self.folder.exists() and not self.folder.is_dir():
+                raise OSError("it is there already, and no folder")
             self.folder.mkdir(parents=True, exist_ok=True)
+        with _reported(self._path):
+            if self._path.exists() and not self._path.is_file():
+                raise OSError("it is there already, and no file")
             self._file = self._path.open("a+b")
         try:
             _lock(self._file, self.folder)
             with _reported(self.folder):
+                if not os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path)):
+                    raise _taken(self.folder)  # its holder has put another one in its place meanwhile
                 shutil.rmtree(self.work, ignore_errors=True)  # of a run that was killed
                 self.work.mkdir()
                 self._last = self._read()
@@ -69,7 +74,7 @@ class Store:
         """Whether a row was spoken before, with the same text and options, and its file is there."""
         last = self._last.get(name_digest(row.id))
         return (last is not None and last.finished and last.key == bytes.fromhex(row.key)
-                and (self._remote or (self.folder / row.file).is_file()))
+                and (self._remote is not None or (self.folder / row.file).is_file()))
 
     def attempts(self, row) -> int:
         """How often it was spoken before and cut at the automatic limit: these seeds need not be tried again."""
@@ -77,32 +82,56 @@ class Store:
         return 0 if last is None or last.finished or last.key != bytes.fromhex(row.key) else last.attempts
 
     def forget(self, row) -> None:
-        """It will be spoken again: `tidy` drops its line."""
+        """It will be spoken again: `tidy` drops its line and its file."""
         if (digest := name_digest(row.id)) in self._last:
             self._stale.add(digest)
 
     def tidy(self) -> None:
-        """Leave the one line of every row that is finished, before anything is replaced. Raises `TtsError`."""
+        """Leave the one line of every row that is finished, before anything is spoken. Raises `TtsError`."""
         with _reported(self._path):
             self._file.seek(0)
             kept = {last.offset for digest, last in self._last.items() if digest not in self._stale}
             if len(kept) == sum(1 for _ in self._file):
                 return
-            with whole_file(self._path) as target:
-                for offset, line in self._lines():
+            fresh = (self.work / RESULTS).open("a+b")
+            try:
+                _lock(fresh, self.folder)  # before anybody else can find it
+                for offset, line in _lines(self._file):
                     if offset in kept:
-                        target.write(line)
-                target.flush()
-                os.fsync(target.fileno())
-            file = self._path.open("a+b")
-            _lock(file, self.folder)
+                        fresh.write(line)
+                    else:
+                        self._remove_file_of(line)
+                fresh.flush()
+                os.fsync(fresh.fileno())
+                self._replace(fresh)
+            except BaseException:
+                fresh.close()
+                raise
+
+    def _replace(self, fresh: BinaryIO) -> None:
+        if os.name != "nt":
+            os.replace(fresh.name, self._path)
             self._file.close()
-            self._file = file
+            self._file = fresh
+        else:  # which renames no open file
+            fresh.close()
+            self._file.close()
+            os.replace(fresh.name, self._path)
+            self._file = self._path.open("a+b")
+
+    def _remove_file_of(self, line: bytes) -> None:
+        """A text that was spoken before under an id is not to stand for the one that is spoken now."""
+        record = _record(line)
+        if record is None or record["file"] is None or name_digest(record["id"]) not in self._stale:
+            return
+        if self._remote is None and Path(record["file"]).name == record["file"]:
+            (self.folder / record["file"]).unlink(missing_ok=True)
 
     def add(self, record: dict) -> None:
         """Append the line of a row. Raises `TtsError`."""
         with _reported(self._path):
-            self._file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+            # Half a surrogate pair, which has no bytes, becomes its escape.
+            self._file.write(json.dumps(record, ensure_ascii=False).encode(errors="backslashreplace") + b"\n")
             self._file.flush()
             os.fsync(self._file.fileno())
 
@@ -129,16 +158,17 @@ class Store:
 
     def _read(self) -> dict[bytes, _Last]:
         last = {}
-        for offset, line in self._lines():
+        for offset, line in _lines(self._file):
             record = _record(line)
             if record is not None:
                 last[name_digest(record["id"])] = _Last(
-                    bytes.fromhex(record["key"]), offset, record["error"] is None,
+                    bytes.fromhex(record["key"]), offset, record["error"] is None and self._is_here(record["file"]),
                     record["attempts"] if record["finish_reason"] == "limit" else 0)
         return last
 
-    def _lines(self) -> Iterator[tuple[int, bytes]]:
-        return _lines(self._file)
+    def _is_here(self, file: str | None) -> bool:
+        """Whether it lies where files go now, rather than where an earlier run had them."""
+        return file is not None and file.rpartition("/")[0] == (self._remote or "")
 
 
 class Records:
@@ -164,10 +194,14 @@ class Records:
 
 
 def name_digest(identity: str) -> bytes:
-    """The same for names that some file system takes for one: other case, other composition of accents."""
+    """The same for names that some file system takes for one: other case, other composition of accents.
+
+    That is Unicode's canonical caseless match (definition D145); where nothing is folded a few refused names would do.
+    """
     import unicodedata
 
-    return hashlib.blake2b(unicodedata.normalize("NFC", identity).casefold().encode(), digest_size=16).digest()
+    folded = unicodedata.normalize("NFD", unicodedata.normalize("NFD", identity).casefold())
+    return hashlib.blake2b(folded.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
 def put_in_folder(path: Path, folder: Path, name: str) -> None:
@@ -175,14 +209,6 @@ def put_in_folder(path: Path, folder: Path, name: str) -> None:
     with path.open("rb+") as file:
         os.fsync(file.fileno())
     os.replace(path, folder / name)
-
-
-def file_sha256(path: str | Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -200,8 +226,11 @@ def _record(line: bytes) -> dict | None:
     try:
         record = json.loads(line)
         bytes.fromhex(record["key"])
-        return record if {"id", "error", "attempts", "finish_reason"} <= record.keys() else None
-    except (ValueError, TypeError, KeyError):
+        whole = (isinstance(record["id"], str) and isinstance(record["attempts"], int) and record["attempts"] > 0
+                 and {"error", "finish_reason"} <= record.keys()
+                 and (record["file"] is None or isinstance(record["file"], str) and isinstance(record["cues"], list)))
+        return record if whole else None
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
@@ -214,10 +243,13 @@ def _lock(file: BinaryIO, folder: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise UsageError(
-            f"{shown(folder)}: another tts batch is at work there; wait for it, or give another -o") from None
+        raise _taken(folder) from None
     except OSError:
         pass  # a file system without locks
+
+
+def _taken(folder: Path) -> UsageError:
+    return UsageError(f"{shown(folder)}: another tts batch is at work there; wait for it, or give another -o")
 
 
 @contextlib.contextmanager

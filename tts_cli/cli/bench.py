@@ -26,6 +26,7 @@ def bench(
     ctx: typer.Context, *, frames: Frames = 60, cold: Cold = True, json: Json = False, config: o.Config = None,
     model: o.Model = None, mmproj: o.Mmproj = None, hf_repo: o.HfRepo = None,
     device: o.Device = "auto", dtype: o.Dtype = "auto", threads: o.Threads = None, gpu_layers: o.GpuLayers = None,
+    no_graphs: o.NoGraphs = False,
     quiet: o.Quiet = False, verbose: o.Verbose = False,
 ) -> None:
     """Measure load, prefill, ms per frame by part, first audio, chunk jitter, memory bandwidth and peak memory."""
@@ -39,9 +40,10 @@ def bench(
     console.detail(f"speaking {frames} frames ({frames * FRAME_SECONDS:.1f} s of audio)")
     command = [sys.executable, "-m", "tts_cli", "-p", measure.TEXT, "-n", "2", "-s", "1", "-q", "-o", "-",
             "--format", "pcm", "-m", str(talker), *(["-mm", str(projector)] if projector else []),
-            "--device", device, "--dtype", dtype, *(["-t", str(threads)] if threads else [])]
-    result = measure.bench(lambda: open_engine(talker, projector, device=device, dtype=dtype), frames,
-                           cold_command=command if cold else None)
+            "--device", device, "--dtype", dtype, *(["-t", str(threads)] if threads else []),
+            *(["--no-graphs"] if no_graphs else [])]
+    result = measure.bench(lambda: open_engine(talker, projector, device=device, dtype=dtype, graphs=not no_graphs),
+                           frames, cold_command=command if cold else None)
     print(json_module.dumps(asdict(result), indent=2) if json else _table(result))
 
 

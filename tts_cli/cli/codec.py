@@ -8,10 +8,11 @@ import typer
 from tts_cli.audio import shown
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console
-from tts_cli.cli.files import whole_file
 from tts_cli.cli.npy import read_codes
-from tts_cli.cli.sources import read_voice, use_threads
 from tts_cli.errors import UsageError
+from tts_cli.files import whole_file
+from tts_cli.manner import read_voice
+from tts_cli.model_choice import use_threads
 
 CLIP_RATE = 24000  # Hz, what read_clip resamples to
 

@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator
 
 from tts_cli.cli.process import forget
+from tts_cli.notices import Notices
 
 
-class Console:
+class Console(Notices):
     """Notes, warnings and the progress line, as quiet or as talkative as asked."""
 
     def __init__(self, quiet: bool = False, verbose: bool = False):

@@ -4,8 +4,6 @@ What a request field means and which values it takes is written once, in the met
 here add the flag's names, a metavar with the unit, and how the default reads.
 """
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import fields
 from typing import Annotated
 
@@ -15,6 +13,8 @@ import tts_cli
 from tts_cli.cli.config import use_config
 from tts_cli.engine import CHUNK_FRAMES, SpeechRequest
 from tts_cli.errors import UsageError
+from tts_cli.flags import FLAGS
+from tts_cli.flags import flags_named as flags_named
 
 MAX_THREADS = 1024  # OpenMP crashes where the system gives no more
 
@@ -78,6 +78,8 @@ Dtype = Annotated[str, _option(
 Threads = Annotated[int | None, _option(
     "--threads", "-t", panel="Model", metavar="N", callback=_check_threads,
     default="OMP_NUM_THREADS, else physical cores", help=f"CPU threads (1 to {MAX_THREADS})")]
+NoGraphs = Annotated[bool, _flag(
+    "--no-graphs", panel="Model", help="On CUDA, start every kernel by itself instead of replaying graphs (slower)")]
 GpuLayers = Annotated[str | None, _option(
     "-ngl", "--gpu-layers", panel="Model", metavar="N", default="none",
     help="Accepted for llama.cpp command lines and ignored: --device decides")]
@@ -184,15 +186,6 @@ Version = Annotated[bool, typer.Option(
     "--version", is_eager=True, callback=_print_version, show_default=False, rich_help_panel="Output",
     help="Print the version and stop")]
 
-# Which flag a person typed for a request field, to name it in an error.
-FLAGS = {
-    "language": "--lang", "text_mode": "--text-mode", "temperature": "--temp", "top_k": "--top-k", "top_p": "--top-p",
-    "repeat_penalty": "--repeat-penalty", "sub_temperature": "--sub-temp", "sub_top_k": "--sub-top-k",
-    "sub_top_p": "--sub-top-p", "seed": "--seed", "max_frames": "--max-frames", "chunk_frames": "--chunk-frames",
-    "max_chars": "--max-chars", "gap": "--gap", "voice": "--voice", "instruct": "--instruct",
-    "greedy": "--greedy", "speed": "--speed", "phonemes": "--from-phonemes",
-}
-
 
 def parse_chunk_frames(given: str | None) -> tuple[int, ...]:
     """"1,1,2" as numbers; the schedule of the engine when nothing was given. Raises `UsageError`."""
@@ -202,18 +195,6 @@ def parse_chunk_frames(given: str | None) -> tuple[int, ...]:
         return tuple(int(part) for part in given.split(","))
     except ValueError:
         raise UsageError(f"--chunk-frames: {given!r} is not a list of whole numbers such as 1,2,4,12") from None
-
-
-@contextlib.contextmanager
-def flags_named() -> Iterator[None]:
-    """Let a refused request field be called by its flag."""
-    try:
-        yield
-    except UsageError as error:
-        field, colon, rest = str(error).partition(":")
-        if field not in FLAGS:
-            raise
-        raise UsageError(FLAGS[field] + colon + rest) from None
 
 
 def typed(ctx: typer.Context, name: str) -> bool:

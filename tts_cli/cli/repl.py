@@ -12,10 +12,10 @@ import typer
 from tts_cli.background import Worker
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console
-from tts_cli.cli.manner import Manner
-from tts_cli.cli.sources import ModelChoice, chosen_voice, files_of, locate_pair, read_voice
+from tts_cli.cli.sources import ModelChoice, chosen_voice, files_of, locate_pair
 from tts_cli.engine import Engine, SpeechRequest
 from tts_cli.errors import UsageError
+from tts_cli.manner import Manner, read_voice
 from tts_cli.repl import Needs, Session
 from tts_cli.repl_commands import Settings
 
@@ -24,6 +24,7 @@ def repl(
     ctx: typer.Context, *, config: o.Config = None,
     model: o.Model = None, mmproj: o.Mmproj = None, hf_repo: o.HfRepo = None,
     device: o.Device = "auto", dtype: o.Dtype = "auto", threads: o.Threads = None, gpu_layers: o.GpuLayers = None,
+    no_graphs: o.NoGraphs = False,
     lang: o.Lang = "auto", voice: o.Voice = None, speed: o.Speed = 1.0, from_phonemes: o.FromPhonemes = False,
     speaker_file: o.SpeakerFile = None, no_voice: o.NoVoice = False,
     text_mode: o.TextMode = None,
@@ -34,7 +35,8 @@ def repl(
     output_device: o.OutputDevice = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
 ) -> int:
     """Speak every line you type, on one loaded model; /help lists the commands. `tts` alone starts it too."""
-    choice = ModelChoice(locate_pair(ctx, model, mmproj, hf_repo), device, dtype, threads, gpu_layers)
+    choice = ModelChoice(locate_pair(ctx, model, mmproj, hf_repo), device, dtype, threads, gpu_layers,
+                         not no_graphs)
     voice, voice_file, speaker_file = chosen_voice(ctx, voice, speaker_file, no_voice)
     with o.flags_named():
         request = SpeechRequest(

@@ -6,11 +6,11 @@ from tts_cli.audio import shown
 from tts_cli.background import Worker
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console
-from tts_cli.cli.manner import Manner
 from tts_cli.cli.sinks import Outputs, Sinks, open_sinks
 from tts_cli.cli.sources import ModelChoice
 from tts_cli.engine import CancelToken, Engine, SpeechRequest
 from tts_cli.errors import UsageError
+from tts_cli.manner import Manner
 from tts_cli.utterances import estimate_seconds
 
 EXIT_LOST = 1

@@ -11,10 +11,10 @@ import typer
 
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console, tell
-from tts_cli.cli.manner import Manner
 from tts_cli.cli.sources import ModelChoice, chosen_voice, locate_pair, read_ref_text
 from tts_cli.engine import SpeechRequest
 from tts_cli.errors import UsageError
+from tts_cli.manner import Manner
 
 NEEDS = 'tts serve needs its packages: pip install "tts-cli[server]"'
 _MIB = 1 << 20
@@ -37,7 +37,7 @@ CorsOrigin = Annotated[str | None, typer.Option(
     "--cors-origin", metavar="ORIGIN,...", rich_help_panel="Network", show_default="none",
     help="Let pages of these origins ask, such as https://example.com; * means all")]
 Parallel = Annotated[int | None, _number("--parallel", panel="Load", metavar="N", min=1, default="1, on CUDA 4",
-                                         help="Requests spoken in turn at a time")]
+                                         help="Requests spoken in turn at a time; above 1 --chunk-frames is 1,1,2,4")]
 Queue = Annotated[int, _number("--queue", panel="Load", metavar="N", min=0,
                                help="How many more may wait; beyond that the answer is 503")]
 MaxText = Annotated[int, _number("--max-text", panel="Limits", metavar="N", min=1,
@@ -50,6 +50,8 @@ MaxClipSeconds = Annotated[float, _number("--max-clip-seconds", panel="Limits", 
                                           help="Longest recording to clone")]
 WriteTimeout = Annotated[float, _number("--write-timeout", panel="Limits", metavar="SECONDS", min=0.1,
                                         help="Cut off a client that takes nothing for so long")]
+ReadTimeout = Annotated[float, _number("--read-timeout", panel="Limits", metavar="SECONDS", min=0.1,
+                                       help="Cut off a client that takes longer to ask, or for 64 KiB of its request")]
 IdleTimeout = Annotated[float, _number("--idle-timeout", panel="Limits", metavar="SECONDS", min=0.1,
                                        help="Close a WebSocket that says nothing for so long")]
 Grace = Annotated[int, _number("--grace", panel="Limits", metavar="SECONDS", min=1,
@@ -62,6 +64,7 @@ def serve(
     ctx: typer.Context, *, config: o.Config = None,
     model: o.Model = None, mmproj: o.Mmproj = None, hf_repo: o.HfRepo = None,
     device: o.Device = "auto", dtype: o.Dtype = "auto", threads: o.Threads = None, gpu_layers: o.GpuLayers = None,
+    no_graphs: o.NoGraphs = False,
     lang: o.Lang = "auto", voice: o.Voice = None, speaker_file: o.SpeakerFile = None, ref_text: o.RefText = None,
     ref_text_file: o.RefTextFile = None, trim_ref: o.TrimRef = False, no_voice: o.NoVoice = False,
     speed: o.Speed = 1.0, text_mode: o.TextMode = None,
@@ -72,7 +75,8 @@ def serve(
     host: Host = "127.0.0.1", port: Port = 8080, api_key: ApiKey = None, no_auth: NoAuth = False,
     cors_origin: CorsOrigin = None, parallel: Parallel = None, queue: Queue = 64,
     max_text: MaxText = 20_000, max_body: MaxBody = 16, max_clip: MaxClip = 10, max_clip_seconds: MaxClipSeconds = 60,
-    write_timeout: WriteTimeout = 30, idle_timeout: IdleTimeout = 60, grace: Grace = 30, log_text: LogText = False,
+    write_timeout: WriteTimeout = 30, read_timeout: ReadTimeout = 30, idle_timeout: IdleTimeout = 60,
+    grace: Grace = 30, log_text: LogText = False,
     quiet: o.Quiet = False, verbose: o.Verbose = False,
 ) -> int:
     """Serve speech to programs: OpenAI's /v1/audio/speech, /tts, WebSocket, and a page. Speech options are defaults."""
@@ -81,12 +85,13 @@ def serve(
         from tts_cli.server.app import create_app
         from tts_cli.server.run import Server, listen, url_of
         from tts_cli.server.service import SpeechService
-        from tts_cli.server.settings import ServerSettings
+        from tts_cli.server.settings import TURN_FRAMES, ServerSettings
     except ModuleNotFoundError as error:
         raise UsageError(f"{NEEDS} ({error.name} is missing)") from None
     if api_key is None and not no_auth and not _is_loopback(host):
         raise UsageError(f"--host {host} lets other machines in: give --api-key KEY (or TTS_API_KEY), or --no-auth")
-    choice = ModelChoice(locate_pair(ctx, model, mmproj, hf_repo), device, dtype, threads, gpu_layers)
+    choice = ModelChoice(locate_pair(ctx, model, mmproj, hf_repo), device, dtype, threads, gpu_layers,
+                         not no_graphs)
     voice, voice_file, speaker_file = chosen_voice(ctx, voice, speaker_file, no_voice)
     with o.flags_named():
         request = SpeechRequest(
@@ -106,12 +111,15 @@ def serve(
     choice.tell(console)
     if parallel is None:
         parallel = _ON_CUDA if getattr(getattr(engine, "device", None), "type", "cpu") == "cuda" else 1
+    if parallel > 1 and chunk_frames is None:
+        manner = replace(manner, request=replace(manner.request, chunk_frames=TURN_FRAMES))
     given = {name: value for name, value in (("max_chars", max_chars), ("gap", gap)) if value is not None}
-    settings = ServerSettings(
-        parallel=parallel, queue=queue, max_text=max_text, max_body=round(max_body * _MIB),
-        max_clip_bytes=round(max_clip * _MIB), max_clip_seconds=max_clip_seconds, write_timeout=write_timeout,
-        idle_timeout=idle_timeout, api_key=api_key or None, cors_origins=_listed(cors_origin), log_text=log_text,
-        **given)
+    with o.flags_named():
+        settings = ServerSettings(
+            parallel=parallel, queue=queue, max_text=max_text, max_body=round(max_body * _MIB),
+            max_clip_bytes=round(max_clip * _MIB), max_clip_seconds=max_clip_seconds, write_timeout=write_timeout,
+            read_timeout=read_timeout, idle_timeout=idle_timeout, api_key=api_key, cors_origins=_listed(cors_origin),
+            local_names=api_key is None and _is_loopback(host), log_text=log_text, **given)
     _log_to_stderr(quiet, verbose)
     tell(f"tts: serving on {url_of(listener)}")
 
@@ -120,9 +128,8 @@ def serve(
         console.note("tts: the model is loaded")
         return request
 
-    service = SpeechService(engine, settings, request, prepared)
-    server = Server(create_app(service), write_timeout=write_timeout, grace_seconds=grace,
-                    max_message=settings.max_body)
+    service = SpeechService(engine, settings, manner.request, prepared)
+    server = Server(create_app(service), settings, grace, service.end)
     return _run(service, server, listener)
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tts_cli.cli.console import Console
-from tts_cli.cli.files import whole_file
 from tts_cli.errors import UsageError
+from tts_cli.files import whole_file
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,18 @@
-"""Where the inputs of a run come from: the text, the model pair, the threads. Refuses before anything is loaded."""
+"""Where the inputs of a run come from: the text, the voice, the model pair. Refuses before anything is loaded."""
 
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
 from tts_cli.cli.config import check_configured, is_setting
-from tts_cli.cli.console import Console
 from tts_cli.cli.options import only_one, typed
-from tts_cli.engine import Engine
 from tts_cli.errors import UsageError
-from tts_cli.loading import BUILTIN, open_engine
-from tts_cli.text import clean_text, decode_text
-
-MAX_TEXT_BYTES = 16 << 20
-# torch keeps 1,024 compiled kernels, one for each layer and length. Where lengths seldom come again that only fills and
-# scatters the heap: 1.6 GB after eight clauses, 1.0 GB with this.
-KERNELS_KEPT = "64"
-VOICE_FILES = (".pt", ".bin", ".npy", ".npz", ".safetensors")
-DEFAULT_MODEL = ("the built-in voice speaks (Kokoro-82M); for Qwen3-TTS give -m TALKER.gguf or -hf OWNER/NAME, or "
-                 "keep one: tts config set model TALKER.gguf")
+from tts_cli.loading import BUILTIN
+from tts_cli.manner import name_or_file
+from tts_cli.model_choice import ModelChoice as ModelChoice
+from tts_cli.text import MAX_TEXT_BYTES, clean_text, decode_text
 
 
 def read_text(ctx: typer.Context, prompt: str | None, file: str | None) -> str:
@@ -76,16 +66,6 @@ def read_ref_text(ctx: typer.Context, text: str | None, file: str | None) -> str
     return None
 
 
-def read_voice(clip: str | Path, warn: Callable[[str], None]):
-    """Samples of a reference clip; tells what is not right with one that can be used all the same."""
-    from tts_cli.audio.read import clip_warnings, read_clip
-
-    samples = read_clip(clip)
-    for warning in clip_warnings(samples):
-        warn(warning)
-    return samples
-
-
 def chosen_voice(ctx: typer.Context, voice: str | None, speaker_file: str | None,
                  no_voice: bool) -> tuple[str | None, Path | None, str | None]:
     """Of --voice, --speaker-file and --no-voice the one given: (name or mix, voice file, recording to clone).
@@ -99,16 +79,10 @@ def chosen_voice(ctx: typer.Context, voice: str | None, speaker_file: str | None
     return voice, voice_file, given["speaker_file"]
 
 
-def name_or_file(voice: str | None) -> tuple[str | None, Path | None]:
-    """What --voice says: the name or mix of a voice, or a voice file."""
-    if voice is not None and (Path(voice).suffix.lower() in VOICE_FILES or "/" in voice or os.sep in voice):
-        return None, Path(voice).expanduser()
-    return voice, None
-
-
 def locate_pair(ctx: typer.Context, model: str | None, mmproj: str | None,
                 hf_repo: str | None) -> tuple[str, str | None] | str | None:
-    """(talker, mmproj or None) paths, the repository to download, or None for the built-in model; see `resolve_pair`.
+    """(talker, mmproj or None) paths, the repository to download, or None for the built-in model; see
+    `model_choice.resolve_pair`.
 
     Raises `UsageError` when two were given.
     """
@@ -130,65 +104,3 @@ def locate_pair(ctx: typer.Context, model: str | None, mmproj: str | None,
 def files_of(pair: tuple[str, str | None] | str | None) -> list[str]:
     """The files a choice names by their paths."""
     return [path for path in pair if path is not None and path != BUILTIN] if isinstance(pair, tuple) else []
-
-
-def resolve_pair(pair: tuple[str, str | None] | str | None, console: Console) -> tuple[str, str | None]:
-    """Paths of the pair, downloaded first when it is a repository. Raises `UsageError` or `TtsError`."""
-    if pair is None:
-        return BUILTIN, None
-    if isinstance(pair, str):
-        from huggingface_hub.utils import disable_progress_bars
-
-        from tts_cli.hub import resolve
-
-        if not console.shows_progress:
-            disable_progress_bars()
-        talker, mmproj = resolve(pair)
-        return str(talker), None if mmproj is None else str(mmproj)
-    return pair
-
-
-@dataclass(frozen=True)
-class ModelChoice:
-    """Which model to speak with, and on what; `pair` is what `locate_pair` found."""
-
-    pair: tuple[str, str | None] | str | None
-    device: str
-    dtype: str
-    threads: int | None
-    gpu_layers: str | None
-
-    def open(self, console: Console) -> Engine:
-        """Download when needed, set the threads, read the headers: not the weights. Imports torch."""
-        talker, mmproj = resolve_pair(self.pair, console)
-        use_threads(self.threads)
-        engine = open_engine(talker, mmproj, device=self.device, dtype=self.dtype,
-                             progress=console.preparation("preparing the built-in voice"))
-        if "codes" in engine.unused:  # whole clauses, each of a length of its own
-            os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)  # read when the first one is made
-        for line in engine.describe():
-            console.detail(line)
-        if self.gpu_layers is not None:
-            console.detail(f"-ngl {self.gpu_layers} is ignored: --device decides where to compute")
-        return engine
-
-    def tell(self, console: Console) -> None:
-        """Say what speaks where nobody chose."""
-        if self.pair is None:
-            console.note(f"tts: {DEFAULT_MODEL}")
-
-
-def use_threads(threads: int | None) -> int:
-    """Set torch's CPU threads: as asked, else OMP_NUM_THREADS, else one per physical core. Returns the number."""
-    import torch
-
-    if threads is None and "OMP_NUM_THREADS" not in os.environ:
-        import psutil
-
-        usable = os.cpu_count() or 1
-        if hasattr(os, "sched_getaffinity"):
-            usable = len(os.sched_getaffinity(0))
-        threads = min(psutil.cpu_count(logical=False) or usable, usable)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    return torch.get_num_threads()

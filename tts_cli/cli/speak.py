@@ -12,12 +12,12 @@ import typer
 from tts_cli.background import Worker
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console, one_interrupt
-from tts_cli.cli.manner import Manner
 from tts_cli.cli.run import ready, speak_text
 from tts_cli.cli.sinks import Outputs
 from tts_cli.cli.sources import ModelChoice, chosen_voice, locate_pair, read_ref_text, read_text
 from tts_cli.engine import SpeechRequest
 from tts_cli.errors import UsageError
+from tts_cli.manner import Manner
 
 
 def speak(
@@ -26,6 +26,7 @@ def speak(
     prompt: o.Prompt = None, file: o.File = None, config: o.Config = None,
     model: o.Model = None, mmproj: o.Mmproj = None, hf_repo: o.HfRepo = None,
     device: o.Device = "auto", dtype: o.Dtype = "auto", threads: o.Threads = None, gpu_layers: o.GpuLayers = None,
+    no_graphs: o.NoGraphs = False,
     lang: o.Lang = "auto", voice: o.Voice = None, speaker_file: o.SpeakerFile = None, ref_text: o.RefText = None,
     ref_text_file: o.RefTextFile = None, trim_ref: o.TrimRef = False, no_voice: o.NoVoice = False,
     instruct: o.Instruct = None, speed: o.Speed = 1.0, phonemes: o.Phonemes = False,
@@ -51,7 +52,8 @@ def speak(
     if list_devices:
         return print_devices()
     console = Console(quiet, verbose)
-    choice = ModelChoice(locate_pair(ctx, model, mmproj, hf_repo), device, dtype, threads, gpu_layers)
+    choice = ModelChoice(locate_pair(ctx, model, mmproj, hf_repo), device, dtype, threads, gpu_layers,
+                         not no_graphs)
     voice, voice_file, speaker_file = chosen_voice(ctx, voice, speaker_file, no_voice)
     with o.flags_named():
         request = SpeechRequest(

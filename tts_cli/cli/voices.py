@@ -89,10 +89,10 @@ def preview(
     """Speak a sample with a voice, aloud or into a file."""
     from tts_cli.background import Worker
     from tts_cli.cli.console import one_interrupt
-    from tts_cli.cli.manner import Manner
     from tts_cli.cli.run import ready, speak_text
     from tts_cli.cli.sinks import Outputs
     from tts_cli.cli.sources import chosen_voice
+    from tts_cli.manner import Manner
 
     console = Console(quiet, verbose)
     choice = ModelChoice(locate_pair(ctx, model, mmproj, hf_repo), device, "auto", threads, None)

@@ -21,7 +21,7 @@ from tts_cli.kokoro.config import KokoroConfig
 from tts_cli.kokoro.g2p import Token, for_language, phoneme_string
 from tts_cli.kokoro.model import Kokoro
 from tts_cli.kokoro.passes import Pass, Symbols, passes, symbols
-from tts_cli.kokoro.voices import KokoroVoice, Voices
+from tts_cli.kokoro.voices import KokoroVoice, Voices, parse_mix
 from tts_cli.kokoro.weights import find_weights, load_checkpoint, read_config
 from tts_cli.text import clean_text
 from tts_cli.utterances import utterances
@@ -54,7 +54,6 @@ class KokoroEngine:
     unused = frozenset(("text_mode", "temperature", "top_k", "top_p", "repeat_penalty", "sub_temperature", "sub_top_k",
                         "sub_top_p", "greedy", "max_frames", "chunk_frames", "codes"))
     languages = ["english", *LANGUAGES]
-    default_clip = None
     default_clip = None  # no voice needs a recording
 
     def __init__(self, config: KokoroConfig, weights: Path | None, voices: Voices, device: torch.device,
@@ -86,6 +85,10 @@ class KokoroEngine:
     @property
     def voice_names(self) -> list[str]:
         return self.voices.names
+
+    def voice_paths(self, spec: str) -> list[Path]:
+        """See `Engine.voice_paths`."""
+        return [self.voices.path(name) for name, _ in parse_mix(spec)]
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 

@@ -1,16 +1,17 @@
 """How to speak, apart from what: the request without its text, whose voice, and how long text is divided."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tts_cli.cli import options as o
-from tts_cli.cli.console import Console
-from tts_cli.cli.sources import read_voice
 from tts_cli.engine import Engine, SpeechRequest
 from tts_cli.errors import UsageError
+from tts_cli.flags import flags_named
+from tts_cli.notices import Notices
 from tts_cli.utterances import PARAGRAPH_GAP, utterances
 
+VOICE_FILES = (".pt", ".bin", ".npy", ".npz", ".safetensors")
 CLIP_RATE = 24000  # Hz, what clips are read at
 DEFAULT_VOICE = ("no voice given, the built-in reference voice speaks (--speaker-file CLIP clones another, "
                  "--no-voice leaves the choice to the model)")
@@ -38,14 +39,14 @@ class Manner:
         given = {} if self.max_chars is None else {"max_chars": self.max_chars}
         if self.gap is not None:  # a paragraph's pause is never the shorter one
             given |= {"gap": self.gap, "paragraph_gap": max(self.gap, PARAGRAPH_GAP)}
-        with o.flags_named():
+        with flags_named():
             return utterances(text, **given)
 
-    def read_clip(self, console: Console):
+    def read_clip(self, told: Notices):
         """Samples of the voice to clone, or None."""
         if self.speaker_file is None:
             return None
-        clip = read_voice(self.speaker_file, console.warning)
+        clip = read_voice(self.speaker_file, told.warning)
         if self.trim_ref:
             from tts_cli.audio.reference import trim_to_pause
 
@@ -54,7 +55,7 @@ class Manner:
             from tts_cli.audio.reference import transcript_warning
 
             if warning := transcript_warning(self.ref_text, len(clip) / CLIP_RATE):
-                console.warning(warning)
+                told.warning(warning)
         return clip
 
     def check_cloning(self, engine: Engine) -> None:
@@ -68,15 +69,15 @@ class Manner:
             return self
         return replace(self, request=replace(self.request, voice=engine.voice_from_file(self.voice_file)))
 
-    def voiced(self, engine: Engine, clip, console: Console, say: Callable[[str], None] | None = None) -> "Manner":
+    def voiced(self, engine: Engine, clip, told: Notices, say: Callable[[str], None] | None = None) -> "Manner":
         """With the voice of the clip, of the file, or of the model's own reference clip where it needs one.
 
-        To be called on the thread that owns the model. `say` tells that the last was taken; default: a console's note.
+        To be called on the thread that owns the model. `say` tells that the last was taken; default: a note.
         """
         if clip is None and self.needs_a_voice(engine):
-            (say or console.note)(DEFAULT_VOICE)
+            (say or told.note)(DEFAULT_VOICE)
             own = replace(self, speaker_file=str(engine.default_clip))
-            return own.voiced(engine, own.read_clip(console), console)
+            return own.voiced(engine, own.read_clip(told), told)
         if clip is None:
             return self.with_voice_file(engine)
         voice = engine.voice_from_clip(clip, Path(self.speaker_file).stem, self.ref_text)
@@ -86,3 +87,20 @@ class Manner:
         """Whether the model's own reference clip speaks."""
         return (engine.default_clip is not None and self.request.voice is None and self.voice_file is None
                 and not self.no_voice)
+
+
+def name_or_file(voice: str | None) -> tuple[str | None, Path | None]:
+    """What --voice says: the name or mix of a voice, or a voice file."""
+    if voice is not None and (Path(voice).suffix.lower() in VOICE_FILES or "/" in voice or os.sep in voice):
+        return None, Path(voice).expanduser()
+    return voice, None
+
+
+def read_voice(clip: str | Path, warn: Callable[[str], None]):
+    """Samples of a reference clip; tells what is not right with one that can be used all the same."""
+    from tts_cli.audio.read import clip_warnings, read_clip
+
+    samples = read_clip(clip)
+    for warning in clip_warnings(samples):
+        warn(warning)
+    return samples

@@ -1,0 +1,77 @@
+"""Which model to speak with, and on what: found, downloaded when needed, and opened."""
+
+import os
+from dataclasses import dataclass
+
+from tts_cli.engine import Engine
+from tts_cli.loading import BUILTIN, open_engine
+from tts_cli.notices import Notices
+
+# torch keeps 1,024 compiled kernels, one for each layer and length. Where lengths seldom come again that only fills and
+# scatters the heap: 1.6 GB after eight clauses, 1.0 GB with this.
+KERNELS_KEPT = "64"
+DEFAULT_MODEL = ("the built-in voice speaks (Kokoro-82M); for Qwen3-TTS give -m TALKER.gguf or -hf OWNER/NAME, or "
+                 "keep one: tts config set model TALKER.gguf")
+
+
+def resolve_pair(pair: tuple[str, str | None] | str | None, told: Notices) -> tuple[str, str | None]:
+    """Paths of the pair, downloaded first when it is a repository. Raises `UsageError` or `TtsError`."""
+    if pair is None:
+        return BUILTIN, None
+    if isinstance(pair, str):
+        from huggingface_hub.utils import disable_progress_bars
+
+        from tts_cli.hub import resolve
+
+        if not told.shows_progress:
+            disable_progress_bars()
+        talker, mmproj = resolve(pair)
+        return str(talker), None if mmproj is None else str(mmproj)
+    return pair
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """Which model to speak with, and on what; `pair` is what `locate_pair` found."""
+
+    pair: tuple[str, str | None] | str | None
+    device: str
+    dtype: str
+    threads: int | None
+    gpu_layers: str | None
+    graphs: bool = True
+
+    def open(self, told: Notices) -> Engine:
+        """Download when needed, set the threads, read the headers: not the weights. Imports torch."""
+        talker, mmproj = resolve_pair(self.pair, told)
+        use_threads(self.threads)
+        engine = open_engine(talker, mmproj, device=self.device, dtype=self.dtype, graphs=self.graphs,
+                             progress=told.preparation("preparing the built-in voice"))
+        if "codes" in engine.unused:  # whole clauses, each of a length of its own
+            os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)  # read when the first one is made
+        for line in engine.describe():
+            told.detail(line)
+        if self.gpu_layers is not None:
+            told.detail(f"-ngl {self.gpu_layers} is ignored: --device decides where to compute")
+        return engine
+
+    def tell(self, told: Notices) -> None:
+        """Say what speaks where nobody chose."""
+        if self.pair is None:
+            told.note(f"tts: {DEFAULT_MODEL}")
+
+
+def use_threads(threads: int | None) -> int:
+    """Set torch's CPU threads: as asked, else OMP_NUM_THREADS, else one per physical core. Returns the number."""
+    import torch
+
+    if threads is None and "OMP_NUM_THREADS" not in os.environ:
+        import psutil
+
+        usable = os.cpu_count() or 1
+        if hasattr(os, "sched_getaffinity"):
+            usable = len(os.sched_getaffinity(0))
+        threads = min(psutil.cpu_count(logical=False) or usable, usable)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return torch.get_num_threads()
