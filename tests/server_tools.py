@@ -93,14 +93,13 @@ def serving(engine, defaults: SpeechRequest | None = None, **settings) -> Iterat
     """A real server on a free port, in a thread."""
     service = SpeechService(engine, ServerSettings(**settings), defaults)
     listener = listen("127.0.0.1", 0)
-    server = Server(create_app(service), write_timeout=service.settings.write_timeout, grace_seconds=3,
-                    max_message=service.settings.max_body)
+    server = Server(create_app(service), service.settings, 3, service.end)
     url = url_of(listener)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
     thread.start()
     try:
-        with httpx.Client(base_url=url, timeout=30) as client:
-            yield Running(url, client, service, engine)
+        with httpx.Client(base_url=url, timeout=30, verify=False) as client:
+            yield Running(url, client, service, engine, server.server_state.connections)
     finally:
         server.should_exit = True
         service.close()
@@ -109,8 +108,9 @@ def serving(engine, defaults: SpeechRequest | None = None, **settings) -> Iterat
 
 
 class Running:
-    def __init__(self, url: str, client: httpx.Client, service: SpeechService, engine):
+    def __init__(self, url: str, client: httpx.Client, service: SpeechService, engine, connections: set):
         self.url, self.client, self.service, self.engine = url, client, service, engine
+        self.connections = connections
 
     def speak(self, text: str = "one two three", route: str = "/tts", **fields) -> httpx.Response:
         """A request without chance: its seed is 0 unless given."""

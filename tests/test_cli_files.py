@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from tts_cli.cli.files import whole_file
 from tts_cli.errors import TtsError
+from tts_cli.files import whole_file
 
 
 def test_appears_only_when_the_block_ended_well(tmp_path):

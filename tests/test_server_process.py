@@ -1,5 +1,6 @@
 """`tts serve` as a process of its own, asked by the clients that people use: curl and the `openai` package."""
 
+import contextlib
 import json
 import os
 import re
@@ -14,13 +15,18 @@ import httpx
 import openai
 import pytest
 from cli_tools import tts
+from clips import speech_like
+from factory import tiny_pair
 from server_tools import error_of, serving, until
 from test_server_routes import clip_file
+from websockets.sync.client import connect
 
 import tts_cli
+from tts_cli import voice_store
 from tts_cli.audio.read import read_clip
 from tts_cli.audio.wav_stream import wav_header
 from tts_cli.errors import ModelFileError
+from tts_cli.loading import load_engine
 from tts_cli.qwen3tts.engine import Qwen3TTSEngine
 
 ROOT = Path(tts_cli.__file__).parent.parent
@@ -68,7 +74,7 @@ class Process:
 def server(pair):
     process = Process("-m", pair[0], "--no-voice", "--parallel", "2")
     yield process
-    assert process.end() == 0
+    assert process.end(signal.SIGINT) == 0
 
 
 @pytest.fixture(scope="module")
@@ -139,29 +145,31 @@ def test_the_openai_client_understands_errors(client):
     assert [model.id for model in client.models.list()]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_running_requests_finish(pair, number):
-    server = Process("-m", pair[0], "--no-voice")
-    with httpx.Client(timeout=60) as http, http.stream("POST", server.url + "/tts", json={
-            "input": "Good morning. " * 30, "n_predict": 60, "stream": True, "response_format": "pcm"}) as answer:
-        pieces = answer.iter_raw()
-        next(pieces)
-        server.process.send_signal(number)
-        sum(map(len, pieces))  # raises when the body has no end
-    assert server.process.wait(60) == 0
-    assert not server.answers() and "Traceback" not in server.said
-
-
-def test_a_request_that_takes_too_long_is_cut_at_the_end(pair):
-    server = Process("-m", pair[0], "--no-voice", "--grace", "1", "--max-text", "10000000")
-    with httpx.Client(timeout=60) as http, pytest.raises(httpx.RemoteProtocolError), http.stream(
-            "POST", server.url + "/tts", json={"input": "Good morning. " * 20_000, "stream": True}) as answer:
-        pieces = answer.iter_raw()
-        next(pieces)
+def test_sigterm_lets_running_requests_finish_but_not_for_ever(pair):
+    server = Process("-m", pair[0], "--no-voice", "--grace", "5", "--max-text", "10000000", "--parallel", "4")
+    wish = {"stream": True, "response_format": "pcm"}
+    with contextlib.ExitStack() as stack:
+        http = stack.enter_context(httpx.Client(timeout=60))
+        short, endless = (iter(stack.enter_context(
+            http.stream("POST", server.url + "/tts", json={**wish, **body})).iter_raw()) for body in (
+                {"input": "Good morning. " * 3, "n_predict": 20}, {"input": "Good morning. " * 20_000}))
+        writing, silent = (stack.enter_context(connect(
+            server.url.replace("http", "ws") + "/v1/audio/speech/stream", proxy=None)) for _ in range(2))
+        writing.send('{"type": "start", "n_predict": 4}')
+        writing.send('{"type": "text", "text": "Not a whole sentence"}')
+        until(lambda: "tts_queue_length 1.0" in httpx.get(server.url + "/metrics").text)  # waits for more text
+        next(short)
+        next(endless)
         began = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        sum(map(len, pieces))
+        sum(map(len, short))  # raises when the body has no end
+        spoken = [json.loads(message)["type"] if isinstance(message, str) else message for message in writing]
+        assert spoken[0] == "started" and spoken[-1] == "done" and len(b"".join(spoken[1:-1])) >= FRAME_BYTES
+        assert json.loads(silent.recv(10))["error"]["code"] == "busy"
+        with pytest.raises(httpx.RemoteProtocolError):
+            sum(map(len, endless))
     assert server.process.wait(60) == 0 and time.monotonic() - began < 30
+    assert not server.answers() and "Traceback" not in server.said
 
 
 def test_a_pair_that_is_damaged_is_refused_before_serving(pair, tmp_path):
@@ -182,7 +190,8 @@ def test_weights_that_cannot_be_read_end_the_server(pair, monkeypatch):
 @pytest.mark.parametrize("arguments, message", [
     (["--host", "0.0.0.0"], "--api-key"), (["--port", "70000"], "--port"), (["--parallel", "0"], "--parallel"),
     (["--voice", "nobody"], "nobody"), (["--host", "no.such.host.invalid", "--no-auth"], "cannot listen"),
-    (["--max-chars", "1"], "--max-chars"),
+    (["--max-chars", "1"], "--max-chars"), (["--host", "0.0.0.0", "--api-key", ""], "--api-key"),
+    (["--api-key", " k"], "--api-key"), (["--read-timeout", "0"], "--read-timeout"),
 ])
 def test_command_lines_that_are_refused(pair, arguments, message):
     run = tts("serve", "-m", pair[0], *(arguments if "--port" in arguments else ["--port", "0", *arguments]))
@@ -206,12 +215,46 @@ def test_the_built_in_voice_is_served(kokoro):
     with serving(kokoro) as server:
         names = server.client.get("/v1/audio/voices").json()
         assert {"af_heart", "bm_george"} <= set(names["voices"])
-        bodies = {server.pcm("Hi.", voice=voice) for voice in ("alloy", "bm_george", "af_heart:0.5,bm_george:0.5")}
-        assert len(bodies) == 3 and server.pcm("Hi.", voice="af_heart") == server.pcm("Hi.")
-        assert len(server.pcm("Hi.", speed=4)) < len(server.pcm("Hi."))
+        plain = server.pcm("Hi.", voice="AF_heart")
+        bodies = {server.pcm("Hi.", voice=voice) for voice in ("alloy", "af_heart:0.5,bm_george:0.5")}
+        assert len(bodies) == 2 and plain in bodies
+        assert len(server.pcm("Hi.", speed=4)) < len(plain)
         for fields, param in (({"instruct": "Whisper."}, "instruct"), ({"lang": "xx"}, "lang"),
                               ({"voice": "af_heart:x"}, "voice"), ({"voice": "af_heart:0"}, "voice")):
             answer = server.speak("Hi.", **fields)
             assert answer.status_code == 400 and error_of(answer)["param"] == param
         answer = server.client.post("/tts", data={"input": "Hi."}, files={"speaker_ref": clip_file()})
         assert answer.status_code == 400 and "clone" in error_of(answer)["message"]
+        assert error_of(answer)["param"] == "speaker_ref"
+
+
+def test_saved_voices_speak_by_their_names(pair):
+    """And a name is never a path."""
+    engine = load_engine(*pair, device="cpu", dtype="float32")
+    voice_store.save(engine.voice_from_clip(speech_like(24_000, 1.0), "Anna"))
+    try:
+        with serving(engine) as server:
+            assert server.client.get("/v1/voices").json()["voices"] == ["Anna"]
+            wish = {"n_predict": 2, "seed": 1}
+            anna = server.pcm("Hi.", voice="anna", **wish)
+            assert anna == server.pcm("Hi.", voice="Anna:0.5,Anna:0.5", **wish) != server.pcm("Hi.", **wish)
+            for name in ("ben", "Anna.safetensors", str(voice_store.path_of("Anna"))):
+                answer = server.speak("Hi.", voice=name)
+                assert answer.status_code == 400 and "Anna" in error_of(answer)["message"]
+    finally:
+        voice_store.remove("Anna")
+
+
+def test_a_model_with_speakers_and_instructions(tmp_path):
+    with serving(load_engine(*tiny_pair(tmp_path, variant="custom_voice"), device="cpu", dtype="float32")) as server:
+        voices = server.client.get("/v1/voices").json()["voices"]
+        wish = {"n_predict": 2, "seed": 1}
+        bodies = [server.pcm("Hi.", voice=voice, **wish) for voice in (voices[0], voices[1].upper(), "alloy")]
+        bodies.append(server.pcm("Hi.", voice=voices[0], instruct="Whisper.", **wish))
+        openai_ = server.speak("Hi.", "/v1/audio/speech", voice={"id": voices[0]}, instructions="Whisper.",
+                               response_format="pcm", **wish)
+        assert openai_.content == bodies[3] and len(set(bodies)) >= 3 and bodies[0] != bodies[3]
+        both = server.speak("Hi.", "/v1/audio/speech", instruct="a", instructions="b")
+        assert both.status_code == 400 and error_of(both)["param"] == "instructions"
+        answer = server.client.post("/tts", data={"input": "Hi."}, files={"speaker_ref": clip_file()})
+        assert answer.status_code == 400 and error_of(answer)["param"] == "speaker_ref"

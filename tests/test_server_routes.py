@@ -1,8 +1,10 @@
 """The routes, asked by httpx over a real socket; the engine says a tone for each word."""
 
 import base64
+import html
 import io
 import json
+import re
 import threading
 
 import httpx
@@ -167,6 +169,10 @@ def test_a_field_of_the_wrong_kind_is_named(server, field, value):
         assert error["param"].startswith(field) and error["type"] == "invalid_request_error"
 
 
+def test_a_whole_number_may_have_a_point(server):
+    assert server.speak(TEXT, seed=5.0, n_predict=2.0, response_format="pcm").content == said(seed=5, words=2)
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"a"', b"null", b"1", b'{"input": "a"} x', b"\xff\xfe",
                                   b'{"input": "\\ud800"}', b'{"temperature": NaN, "input": "a"}', b"[" * 100_000])
 def test_a_body_that_is_no_object_is_refused(server, body):
@@ -250,7 +256,7 @@ def test_a_key_opens_every_door_but_two():
     with serving(SineEngine(), api_key="s3cret") as running:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic s3cret"},
                         {"authorization": "Bearer s3cre\u00e9".encode()}):
-            for path in ("/v1/models", "/metrics", "/openapi.json", "/nothing"):
+            for path in ("/v1/models", "/v1/voices", "/metrics", "/openapi.json", "/docs", "/nothing"):
                 answer = running.client.get(path, headers=headers)
                 assert answer.status_code == 401 and error_of(answer)["type"] == "authentication_error"
         right = {"authorization": "Bearer s3cret"}
@@ -266,8 +272,35 @@ def test_the_api_is_described(server):
     for name in ("TtsBody", "SpeechBody"):
         assert all(field.get("description") or "$ref" in str(field) for field in kinds[name]["properties"].values())
     assert kinds["TtsBody"]["properties"]["speed"]["anyOf"][0] == {"type": "number", "minimum": 0.25, "maximum": 4.0}
+    assert kinds["SpeechBody"]["properties"]["seed"]["anyOf"][0] == {
+        "type": "integer", "minimum": 0, "maximum": 2**63 - 1}
     assert "multipart/form-data" in schema["paths"]["/tts"]["post"]["requestBody"]["content"]
     assert "422" not in schema["paths"]["/tts"]["post"]["responses"]
+
+
+def test_the_page_of_the_api_describes_every_field_and_loads_nothing(server):
+    answer = server.client.get("/docs")
+    assert answer.status_code == 200 and "default-src 'none'" in answer.headers["content-security-policy"]
+    assert not re.search(r"<script|https?://|<link|<img| src=", answer.text)
+    assert server.client.get("/redoc").status_code == server.client.get("/docs/oauth2-redirect").status_code == 404
+    schema = server.client.get("/openapi.json").json()
+    for path in schema["paths"]:
+        assert f" {path}</code>" in answer.text
+    for name, kind in schema["components"]["schemas"].items():
+        assert f'<h2 id="{name}">' in answer.text
+        for field, rule in kind.get("properties", {}).items():
+            assert f"<td><code>{field}</code>" in answer.text
+            assert html.escape(rule.get("description", "")) in answer.text
+    assert "from 0.25, to 4.0" in answer.text and 'href="#VoiceId"' in answer.text
+
+
+def test_head_is_get_without_the_body(server):
+    for path in ("/", "/health", "/docs", "/v1/models", "/nothing"):
+        head, get = server.client.head(path), server.client.get(path)
+        assert head.status_code == get.status_code and head.content == b""
+        assert head.headers["content-length"] == get.headers["content-length"]
+    assert server.client.head("/tts").status_code == 405
+    assert server.client.options("/tts").headers["allow"] == "POST"
 
 
 def test_no_body_means_the_client_is_told_at_once(server):

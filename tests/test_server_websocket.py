@@ -27,7 +27,8 @@ def server():
 
 
 def opened(server, **options):
-    return connect(server.url.replace("http", "ws") + "/v1/audio/speech/stream", proxy=None, **options)
+    return connect(server.url.replace("http", "ws") + "/v1/audio/speech/stream", proxy=None,
+                   **{"close_timeout": 0.5, **options})
 
 
 def say(socket, **message) -> None:
@@ -160,8 +161,10 @@ def test_beyond_the_queue_is_an_error(server):
 
 def test_keys_and_origins():
     with serving(SineEngine(), api_key="s3cret") as server:
-        with pytest.raises(InvalidStatus), opened(server):
+        with pytest.raises(InvalidStatus) as refused, opened(server):
             pass
+        assert refused.value.response.status_code == 401
+        assert json.loads(refused.value.response.body)["error"]["code"] == "invalid_api_key"
         with opened(server, additional_headers={"Authorization": "Bearer s3cret"}) as socket:
             say(socket, type="end")
             assert heard(socket)[0][-1]["type"] == "done"
@@ -190,6 +193,40 @@ def test_a_message_that_is_too_large_closes(server):
         socket.send(json.dumps({"type": "text", "text": "a" * (17 << 20)}))
         while True:
             socket.recv(10)
+
+
+def test_pauses_and_symbols_alone_are_no_error(server):
+    with opened(server) as socket:
+        say(socket, type="start", seed=0)
+        for piece in ("One. ", "[pause:300ms]", " \u001b[31m"):
+            say(socket, type="text", text=piece)
+            say(socket, type="flush")
+        say(socket, type="text", text=" Two.")
+        say(socket, type="end")
+        messages, audio = heard(socket)
+    assert messages[-1]["finish_reason"] == "eos"
+    assert audio == words(1) + bytes(2 * round(0.55 * RATE)) + words(1)
+
+
+def test_symbols_without_end_take_no_time_and_no_room():
+    text = LiveText(200)
+    for _ in range(1000):
+        text.add("\u2026!* ")
+    assert len(text._rest) <= 600 and not text.ready
+    text.add("word")
+    text.end()
+    assert text.take().endswith("word")
+
+
+def test_a_client_that_takes_nothing_is_cut_off():
+    with serving(SineEngine(), ahead_seconds=2.0, write_timeout=0.3, max_text=10**6) as server, \
+            opened(server, max_queue=1) as socket:
+        say(socket, type="start", response_format="f32")
+        say(socket, type="text", text="word " * 10_000)
+        say(socket, type="end")
+        until(lambda: server.engine.frames > 25)
+        until(lambda: not server.service.worker._jobs)
+        until(lambda: not server.connections)
 
 
 @pytest.mark.parametrize("pieces, sentences", [

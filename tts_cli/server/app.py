@@ -11,7 +11,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse
 
 import tts_cli
-from tts_cli.server import errors, openapi
+from tts_cli.server import docs, errors, openapi
 from tts_cli.server.edge import Edge
 from tts_cli.server.incoming import one_text, read_speech, read_tts
 from tts_cli.server.responses import SpeechEvents, SpeechResponse, StreamedSpeech
@@ -30,7 +30,7 @@ from tts_cli.server.websocket import Conversation
 
 log = logging.getLogger("tts_cli.server")
 PAGE = Path(__file__).with_name("page.html")
-# Everything the page needs is in it; it talks to its own server alone.
+# Everything the pages need is in them; they talk to their own server alone.
 PAGE_POLICY = ("default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; "
                "form-action 'none'; frame-ancestors 'none'; base-uri 'none'")
 
@@ -43,6 +43,7 @@ def create_app(service: SpeechService) -> FastAPI:
         service.close()
 
     app = FastAPI(title="tts", version=tts_cli.__version__, lifespan=lifespan, redirect_slashes=False,
+                  docs_url=None, redoc_url=None,  # these load scripts from elsewhere
                   description="Local speech synthesis: one model, many requests. Errors have OpenAI's shape.")
     errors.install(app)
     settings = service.settings
@@ -99,6 +100,10 @@ def _add_facts(app: FastAPI, service: SpeechService) -> None:
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     def page():
         return HTMLResponse(PAGE.read_text(encoding="utf-8"), headers={"Content-Security-Policy": PAGE_POLICY})
+
+    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+    def described():
+        return HTMLResponse(docs.page(app.openapi()), headers={"Content-Security-Policy": PAGE_POLICY})
 
     @app.get("/v1/audio/voices", responses=openapi.ERRORS)
     @app.get("/v1/voices", responses=openapi.ERRORS)

@@ -1,5 +1,6 @@
 """What lies between the network and every route: an id, the key, the size of the body, counting, and the last catch."""
 
+import ipaddress
 import logging
 import secrets
 import time
@@ -7,14 +8,15 @@ import uuid
 from urllib.parse import urlsplit
 
 from anyio import move_on_after
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tts_cli.server.connections import LINGER_SECONDS
 from tts_cli.server.errors import ApiError, api_error
 from tts_cli.server.metrics import Metrics
 from tts_cli.server.settings import ServerSettings
 
 log = logging.getLogger("tts_cli.server")
-LINGER_SECONDS = 2.0
 OPEN_PATHS = ("/", "/health")  # without a key: the page asks for it, and a load balancer has none
 
 
@@ -37,7 +39,8 @@ class Edge:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id, began, status = scope["state"]["request_id"], time.perf_counter(), None
-        body = _Bounded(receive, self._settings.max_body)
+        method, body = scope["method"], _Bounded(receive, self._settings.max_body)
+        scope = {**scope, "method": "GET" if method == "HEAD" else method}  # uvicorn leaves the body out
 
         async def identified(message: Message) -> None:
             nonlocal status
@@ -56,6 +59,8 @@ class Edge:
         try:
             self._check(scope)
             await self._app(scope, body, identified)
+        except ClientDisconnect:
+            pass  # in the midst of its request
         except Exception as error:
             answer = api_error(error)
             if answer.status == 500:
@@ -66,21 +71,24 @@ class Edge:
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.answered(route, status or 499)
-            log.info("%s %s %s %s in %.2f s", request_id, scope["method"], route, status or "client gone",
+            log.info("%s %s %s %s in %.2f s", request_id, method, route, status or "client gone",
                      time.perf_counter() - began)
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             self._check(scope)
-            self._check_origin(scope)
-        except ApiError:
+        except ApiError as error:
             await receive()
-            await send({"type": "websocket.close", "code": 1008})  # before accepting: answered with 403
+            await error.response()(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        """Raises `ApiError` without the right key, or for a body that says it is too large."""
+        """Raises `ApiError` for a page that may not ask, without the right key, or for a body that says it is too
+        large."""
+        self._check_host(scope)
+        if scope.get("method") not in ("GET", "HEAD", "OPTIONS"):
+            self._check_origin(scope)
         key = self._settings.api_key
         if key is not None and scope["path"] not in OPEN_PATHS and scope.get("method") != "OPTIONS":
             scheme, _, given = _header(scope, b"authorization").partition(" ")
@@ -93,12 +101,21 @@ class Edge:
             raise too_large(self._settings.max_body)
 
     def _check_origin(self, scope: Scope) -> None:
-        """A browser lets any page open a WebSocket; only this server's own and the allowed ones may."""
+        """A browser lets any page open a WebSocket, or send a form; only this server's own and the allowed ones may."""
         origin = _header(scope, b"origin")
-        allowed = self._settings.cors_origins
-        if origin and "*" not in allowed and origin not in allowed and \
-                urlsplit(origin).netloc != _header(scope, b"host"):
-            raise ApiError(403, "this origin may not connect")
+        if origin and not self._is_allowed(origin) and origin.partition("://")[2] != _header(scope, b"host"):
+            raise ApiError(403, "pages of this origin may not ask: --cors-origin ORIGIN lets them", code="forbidden")
+
+    def _check_host(self, scope: Scope) -> None:
+        """The name of a page can be made to point to this machine; then its origin is that of the request."""
+        host = _header(scope, b"host")
+        if self._settings.local_names and host and not _is_local(host) and not any(
+                self._is_allowed(f"{scheme}://{host}") for scheme in ("http", "https")):
+            raise ApiError(403, "ask by the address 127.0.0.1 or localhost; other names need --api-key, or "
+                                "--cors-origin http://NAME:PORT", code="forbidden")
+
+    def _is_allowed(self, origin: str) -> bool:
+        return not {"*", origin}.isdisjoint(self._settings.cors_origins)
 
 
 class _Bounded:
@@ -123,6 +140,15 @@ async def _discard(receive: Receive) -> None:
     with move_on_after(LINGER_SECONDS):
         while (await receive()).get("more_body"):
             pass
+
+
+def _is_local(host: str) -> bool:
+    """Whether a Host header is a number or a name that means this machine everywhere."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or name.endswith(".localhost") or bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
 
 
 def too_large(most: int) -> ApiError:

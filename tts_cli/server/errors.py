@@ -20,7 +20,7 @@ RETRY_AFTER = "2"  # seconds
 _SHOWN = 80
 # The first word of a message that refuses a request -> the field at fault, where that has another name here.
 _PARAMS = {**{f.name: f.name for f in fields(SpeechRequest)}, "text": "input", "nothing": "input", "language": "lang",
-           "max_frames": "n_predict", "the": "speaker_ref", "cloning": "speaker_ref"}
+           "max_frames": "n_predict", "the": "speaker_ref"}
 
 
 class ErrorDetail(BaseModel):
@@ -73,8 +73,10 @@ def api_error(error: Exception) -> ApiError:
     if isinstance(error, Busy):
         return ApiError(503, str(error), code="busy", headers={"Retry-After": RETRY_AFTER})
     if isinstance(error, UsageError):
-        first = re.match(r"\w*", str(error)).group()
-        return ApiError(400, str(error), _PARAMS.get(first), "invalid_value")
+        first, rest = re.match(r"(\w*)(.*)", str(error), re.DOTALL).groups()
+        param = _PARAMS.get(first)
+        message = param + rest if param and rest.startswith(":") else str(error)  # by the name that was sent
+        return ApiError(400, message, param, "invalid_value")
     if isinstance(error, Cancelled):
         return ApiError(503, str(error), code="cancelled", headers={"Retry-After": RETRY_AFTER})
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's is a RuntimeError

@@ -2,7 +2,6 @@
 
 import secrets
 import threading
-import unicodedata
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from tts_cli.engine import AudioChunk, CancelToken, Engine, Speech, SpeechRequest
+from tts_cli.errors import UsageError
 from tts_cli.reading import Reading
 from tts_cli.sentences import stops
 from tts_cli.text import clean_text
@@ -72,10 +72,17 @@ class LiveText:
 
     def _cut(self, end: int) -> None:
         text, self._rest = self._rest[:end].strip(), self._rest[end:]
-        if any(unicodedata.category(c)[0] in "LN" for c in text):  # as `clean_text` asks for
+        if self._can_be_spoken(text):
             self._sentences.append(text)
-        else:
-            self._rest = text + self._rest if text else self._rest
+        else:  # symbols and pauses go with the next word; of many of them the last
+            self._rest = text[-(self._max_chars // 2):] + self._rest
+
+    def _can_be_spoken(self, text: str) -> bool:
+        try:
+            utterances(clean_text(text), max_chars=self._max_chars)
+        except UsageError:
+            return False
+        return True
 
 
 class LiveSpeech(Speech):

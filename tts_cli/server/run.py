@@ -1,17 +1,17 @@
-"""uvicorn, with two things it does not do: clients that take nothing are cut off, and SIGTERM ends with success."""
+"""uvicorn with sockets of ours, and an end by SIGTERM that is a success and lets WebSockets finish, too."""
 
-import asyncio
 import contextlib
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tts_cli.errors import UsageError
+from tts_cli.server.connections import PatientWebSocket, http_protocol
+from tts_cli.server.settings import ServerSettings
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -30,12 +30,21 @@ def url_of(listener: socket.socket) -> str:
 
 
 class Server(uvicorn.Server):
-    """Ends by itself after SIGTERM or Ctrl-C, with what is running finished within `grace_seconds`."""
+    """Ends by itself after SIGTERM or Ctrl-C, with what is running finished within `grace_seconds`.
 
-    def __init__(self, app: FastAPI, *, write_timeout: float, grace_seconds: int, max_message: int):
+    `ending` is called on the event loop when no new requests are taken any more.
+    """
+
+    def __init__(self, app: FastAPI, settings: ServerSettings, grace_seconds: int, ending: Callable[[], None]):
         super().__init__(uvicorn.Config(
-            app, http=_protocol(write_timeout), ws_max_size=max_message, log_config=None, access_log=False,
-            server_header=False, proxy_headers=False, timeout_graceful_shutdown=grace_seconds, timeout_keep_alive=30))
+            app, http=http_protocol(settings.read_timeout, settings.write_timeout), ws=PatientWebSocket,
+            ws_max_size=settings.max_body, log_config=None, access_log=False, server_header=False, proxy_headers=False,
+            timeout_graceful_shutdown=grace_seconds, timeout_keep_alive=30))
+        self._ending = ending
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._ending()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -49,29 +58,3 @@ class Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _protocol(write_timeout: float) -> type[H11Protocol]:
-    class Patient(H11Protocol):
-        """Drops a connection whose client takes nothing for `write_timeout` seconds though there is something."""
-
-        _timer: asyncio.TimerHandle | None = None
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._timer = self.loop.call_later(write_timeout, self.transport.abort)
-
-        def resume_writing(self) -> None:
-            super().resume_writing()
-            self._forget_timer()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._forget_timer()
-            super().connection_lost(exc)
-
-        def _forget_timer(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-    return Patient

@@ -6,7 +6,7 @@ JSON is taken strictly (`"40"` is no number); the fields of a form are text and 
 from dataclasses import fields
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tts_cli.audio.encode import FORMATS
 from tts_cli.engine import SpeechRequest
@@ -19,6 +19,7 @@ _LONG = 10_000       # characters of instructions and transcripts
 # OpenAI's formats first; the others as the command line writes them.
 _FORMATS = tuple(dict.fromkeys(("mp3", "opus", "flac", "wav", "pcm", *FORMATS)))
 _RULES = {f.name: f.metadata for f in fields(SpeechRequest) if f.metadata}
+
 
 Text = Field(description="The text to speak; at least one letter or digit")
 Format = Literal[_FORMATS]
@@ -60,6 +61,12 @@ class SpeechFields(BaseModel):
                                                   "text", le=MAX_FRAMES)
     seed: int | None = _speech("seed", "Same seed, same samples; random when left out")
     speed: float | None = _speech("speed", "How fast to speak (Kokoro)")
+
+    @field_validator("top_k", "sub_top_k", "n_predict", "seed", mode="before")
+    @classmethod
+    def _whole(cls, value: object) -> object:
+        """JSON's 6.0 is a whole number, too; some languages write no other."""
+        return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class TtsBody(SpeechFields):

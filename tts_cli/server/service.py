@@ -1,5 +1,6 @@
 """One engine on one worker thread, and the way from a request's fields to a job."""
 
+import asyncio
 import base64
 import binascii
 import logging
@@ -20,7 +21,7 @@ from tts_cli.server.settings import ServerSettings
 from tts_cli.server.voices import chosen_voice
 from tts_cli.server.worker import Job, SpeechWorker
 from tts_cli.text import clean_text
-from tts_cli.utterances import utterances
+from tts_cli.utterances import PARAGRAPH_GAP, utterances
 
 log = logging.getLogger("tts_cli.server")
 CLIP_RATE = 24_000  # Hz, what clips are read at
@@ -57,6 +58,7 @@ class SpeechService:
                                    ahead_seconds=s.ahead_seconds)
         self.metrics.watch(self.worker)
         self._decoders = CapacityLimiter(2)
+        self.ending = asyncio.Event()
 
     @property
     def status(self) -> str:
@@ -65,6 +67,10 @@ class SpeechService:
         if not loaded.done():
             return "loading"
         return "failed" if loaded.exception() is not None or not self.worker.alive else "ok"
+
+    def end(self) -> None:
+        """On the event loop: no new requests come; texts that are still being written end here."""
+        self.ending.set()
 
     def close(self) -> None:
         self.worker.close()
@@ -89,7 +95,10 @@ class SpeechService:
             return Wish(request, None, None)
         if voice is not None:
             raise ApiError(400, "voice: give a voice or speaker_ref, not both", "voice")
-        self.engine.check_cloning(fields.ref_text is not None)
+        try:
+            self.engine.check_cloning(fields.ref_text is not None)
+        except UsageError as error:
+            raise ApiError(400, str(error), "speaker_ref", "invalid_value") from None
         ref_text = None if fields.ref_text is None else clean_text(fields.ref_text)
         return Wish(request, await self._decoded(clip), ref_text)
 
@@ -102,12 +111,13 @@ class SpeechService:
 
     def speak(self, text: str, wish: Wish) -> Job:
         """Put a cleaned text into the queue. Raises `Busy`, or `UsageError` for text that cannot be spoken."""
-        pieces = utterances(text, max_chars=self.settings.max_chars, gap=self.settings.gap)
+        gap = self.settings.gap
+        pieces = utterances(text, max_chars=self.settings.max_chars, gap=gap, paragraph_gap=max(gap, PARAGRAPH_GAP))
 
         def start(cancel: CancelToken) -> Reading:
             return Reading(self.engine, self._voiced(wish), pieces, cancel)
 
-        return self.worker.submit(start)
+        return self.worker.submit(start, long_start=wish.clip is not None)
 
     def speak_live(self, text: LiveText, wish: Wish) -> Job:
         """Speak a text that is still to come; `worker.wake` tells that more is there. Raises `Busy`."""
@@ -119,7 +129,7 @@ class SpeechService:
                                 gap=self.settings.gap)
             return speech
 
-        return self.worker.submit(start, lambda: speech.can_go_on)
+        return self.worker.submit(start, lambda: speech.can_go_on, long_start=wish.clip is not None)
 
     def _load(self) -> None:
         self.engine.load()

@@ -10,15 +10,15 @@ def chosen_voice(engine: Engine, name: str | None) -> str | None:
     """The voice or mix as the engine calls it; None for the default. Raises `UsageError` with the list."""
     if name is None:
         return None
-    known = {voice.lower(): voice for voice in engine.voice_names}
+    names = engine.voice_names
+    known = {voice.lower(): voice for voice in names} | {voice: voice for voice in names}  # as written, or in any case
     if name.strip().lower() in ("default", *STOCK_VOICES) and name.strip().lower() not in known:
         return None
     parts = [_part(part) for part in name.split(",")]
     for voice, _ in parts:
-        if voice.lower() not in known:
-            raise UsageError(f"voice: {shown(voice)} is unknown; there are {', '.join(known.values()) or 'none'}, and "
-                             "default")
-    return ",".join(known[voice.lower()] + weight for voice, weight in parts)
+        if voice not in known and voice.lower() not in known:
+            raise UsageError(f"voice: {shown(voice)} is unknown; the voices here: {', '.join(['default', *names])}")
+    return ",".join(known.get(voice, known.get(voice.lower())) + weight for voice, weight in parts)
 
 
 def _part(part: str) -> tuple[str, str]:

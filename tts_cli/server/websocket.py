@@ -13,6 +13,7 @@ from fastapi import WebSocket, WebSocketDisconnect
 
 from tts_cli.server.bodies import content_type
 from tts_cli.server.errors import ApiError, api_error
+from tts_cli.server.incoming import parsed
 from tts_cli.server.live_text import LiveText
 from tts_cli.server.responses import encoded
 from tts_cli.server.schemas import (
@@ -24,7 +25,7 @@ from tts_cli.server.schemas import (
     TextMessage,
 )
 from tts_cli.server.service import SpeechService
-from tts_cli.server.worker import Cancelled, Job
+from tts_cli.server.worker import Busy, Cancelled, Job
 
 log = logging.getLogger("tts_cli.server")
 _KINDS = {"start": StartMessage, "text": TextMessage}
@@ -63,7 +64,7 @@ class Conversation:
             log.info("%s WebSocket, %d characters", self._socket.state.request_id, self._characters)
 
     async def _converse(self) -> None:
-        first = await self._receive()
+        first = await self._first()
         options = first if isinstance(first, StartMessage) else _OPTIONS
         wish = await self._service.wish(options, options.voice)
         self._job = self._service.speak_live(self._text, wish)
@@ -71,6 +72,7 @@ class Conversation:
             self._act(first)
         speaking = asyncio.create_task(self._speak(options))
         listening = asyncio.create_task(self._listen())
+        ending = asyncio.create_task(self._end_with_the_server())
         try:
             await asyncio.wait((speaking, listening), return_when=asyncio.FIRST_COMPLETED)
             if listening.done():
@@ -78,9 +80,29 @@ class Conversation:
             await speaking
         finally:
             self._job.cancel()  # then neither task waits for it any more
-            for task in (speaking, listening):
+            for task in (speaking, listening, ending):
                 task.cancel()
-            await asyncio.gather(speaking, listening, return_exceptions=True)
+            await asyncio.gather(speaking, listening, ending, return_exceptions=True)
+
+    async def _first(self) -> StartMessage | TextMessage | ControlMessage:
+        """The first message. A server that ends meanwhile is busy for this client."""
+        ending = asyncio.create_task(self._service.ending.wait())
+        receiving = asyncio.create_task(self._receive())
+        try:
+            await asyncio.wait((ending, receiving), return_when=asyncio.FIRST_COMPLETED)
+            if not receiving.done():
+                raise Busy("the server is shutting down")
+            return receiving.result()
+        finally:
+            for task in (ending, receiving):
+                task.cancel()
+            await asyncio.gather(ending, receiving, return_exceptions=True)
+
+    async def _end_with_the_server(self) -> None:
+        """What was written when the server ends is spoken."""
+        await self._service.ending.wait()
+        self._text.end()
+        self._service.worker.wake()
 
     async def _listen(self) -> None:
         """Until no more can come, or the client is gone (then it raises)."""
@@ -102,8 +124,8 @@ class Conversation:
             raise WebSocketDisconnect(message["code"])
         if message.get("text") is None:
             raise ApiError(400, "send text messages of JSON, not binary ones", code="invalid_json")
-        kind = AnyMessage.model_validate_json(message["text"], strict=True).type
-        return _KINDS.get(kind, ControlMessage).model_validate_json(message["text"], strict=True)
+        kind = parsed(AnyMessage, message["text"]).type
+        return parsed(_KINDS.get(kind, ControlMessage), message["text"])
 
     def _act(self, message: StartMessage | TextMessage | ControlMessage) -> bool:
         """Whether it was the last one to act on. Raises `ApiError`."""
@@ -113,6 +135,8 @@ class Conversation:
             self._cancelled = True
             self._job.cancel()
             return True
+        if self._service.ending.is_set():
+            return True  # too late for more text
         if self._text.closed:
             raise ApiError(400, f"type: {message.type} came after end", "type")
         if isinstance(message, TextMessage):

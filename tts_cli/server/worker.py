@@ -4,7 +4,8 @@ A `Job` is a generator of chunks with a consumer on an event loop. All jobs stan
 arrival. At every turn the worker looks at the first `parallel` of them that can go on, and makes the next chunk of the
 one whose listener would run out of sound first: somebody who has heard nothing yet, then the one least ahead of real
 time. A job whose consumer takes nothing is passed over, and its place goes to the next in the list. The state of an
-utterance belongs to its generator, so results do not depend on what runs beside it.
+utterance belongs to its generator, so results do not depend on what runs beside it; and the length of a chunk must not
+depend on it either, as samples are equal for all lengths only up to rounding.
 """
 
 import asyncio
@@ -50,12 +51,13 @@ class Observer(Protocol):
 class Job:
     """One stream of speech: `await prepared()`, then iterate with `async for`. Created by `SpeechWorker.submit`.
 
-    `start` is called on the worker's thread and raises what makes the request impossible. `ready` says whether the
-    next chunk can be made without waiting for anything.
+    `start` is called on the worker's thread and raises what makes the request impossible: at once, or when it takes
+    its time (`long_start`) in the job's own turn. `ready` says whether the next chunk can be made without waiting.
     """
 
-    def __init__(self, worker: "SpeechWorker", start: Callable[[CancelToken], Source], ready: Callable[[], bool]):
-        self._worker, self._start, self._ready = worker, start, ready
+    def __init__(self, worker: "SpeechWorker", start: Callable[[CancelToken], Source], ready: Callable[[], bool],
+                 long_start: bool):
+        self._worker, self._start, self._ready, self._long_start = worker, start, ready, long_start
         self._loop = asyncio.get_running_loop()
         self._items: asyncio.Queue = asyncio.Queue()
         self._token = CancelToken()
@@ -114,8 +116,13 @@ class Job:
         """Still in the queue: nothing was made."""
         return self._first_turn is None
 
+    @property
+    def comes_first(self) -> bool:
+        """Takes no time, and somebody waits for it."""
+        return self.is_cancelled or not (self.is_prepared or self._long_start)
+
     def can_go_on(self, ahead_seconds: float) -> bool:
-        return self._untaken < ahead_seconds and self._ready()
+        return not self.is_prepared or (self._untaken < ahead_seconds and self._ready())
 
     def lead(self) -> float:
         """Seconds of sound that a listener has left; -inf before the first."""
@@ -200,9 +207,10 @@ class SpeechWorker:
     def active(self) -> int:
         return sum(not job.is_waiting for job in tuple(self._jobs))
 
-    def submit(self, start: Callable[[CancelToken], Source], ready: Callable[[], bool] = lambda: True) -> Job:
+    def submit(self, start: Callable[[CancelToken], Source], ready: Callable[[], bool] = lambda: True, *,
+               long_start: bool = False) -> Job:
         """To be called on the event loop that consumes the job. Raises `Busy`."""
-        job = Job(self, start, ready)
+        job = Job(self, start, ready, long_start)
         with self._changed:
             if self._closed or not self.alive:
                 raise Busy("the server is shutting down")
@@ -254,7 +262,7 @@ class SpeechWorker:
                 if self._closed and not self._jobs:
                     return None
                 for job in self._jobs:
-                    if job.is_cancelled or not job.is_prepared:
+                    if job.comes_first:
                         return job
                 able = [job for job in self._jobs if job.can_go_on(self._ahead)]
                 if able:
