@@ -2,22 +2,24 @@
 
     python benchmarks/random_model.py pair --size 0.6b --type q8_0
     python benchmarks/compare.py pair/random-0.6b-Q8_0.gguf pair/mmproj-random-0.6b-Q8_0.gguf --threads 1 \\
-        --llama-tts BUILD/bin/llama-tts [--reference PYTHON CHECKPOINT_FOLDER]
+        --llama-tts BUILD/bin/llama-tts --other qwen-tts "reference/bin/python benchmarks/reference.py FOLDER"
 
 The programs take turns, each as a process of its own, for `--rounds` rounds; the table shows medians. llama-tts decodes
-the sound after the last frame, the others while they go or at once; all times are shared out over the frames. Prompt
-and load are left out. The reference (`qwen-tts`, see reference.py) runs in float32 on a checkpoint of the same size.
+the sound after the last frame, `tts` while it goes; all times are shared out over the frames. Prompt and load are left
+out. Any other program takes part that prints "… predictor N ms/frame, decoder N ms/frame", the last line counts.
 """
 
 import argparse
 import json
 import os
 import re
+import shlex
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 TEXT = "The quick brown fox jumps over the lazy dog, and the dog does not mind at all."
@@ -55,11 +57,9 @@ def llama(args) -> dict[str, float]:
             "total": 1000 * (generation + vocoder) / frames, "MB": memory}
 
 
-def reference(args) -> dict[str, float]:
-    python, checkpoint = args.reference
-    text, memory = run([python, str(Path(__file__).with_name("reference.py")), checkpoint, "--frames",
-                        str(min(args.frames, 10)), "--threads", str(args.threads)], args.threads)
-    generation, decoder = map(float, re.search(r"warm: .* predictor ([\d.]+) .* decoder ([\d.]+)", text).groups())
+def other(command: str, args) -> dict[str, float]:
+    text, memory = run(shlex.split(command), args.threads)
+    generation, decoder = map(float, re.findall(r"predictor ([\d.]+) ms/frame, decoder ([\d.]+) ms/frame", text)[-1])
     return {"talker + predictor": generation, "code2wav": decoder, "total": generation + decoder, "MB": memory}
 
 
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("mmproj")
     parser.add_argument("--llama-tts", metavar="PROGRAM")
     parser.add_argument("--llama-args", default="-ngl 0 --no-repack", help="its further options")
-    parser.add_argument("--reference", nargs=2, metavar=("PYTHON", "FOLDER"))
+    parser.add_argument("--other", nargs=2, action="append", default=[], metavar=("NAME", "COMMAND"))
     parser.add_argument("--frames", type=int, default=36)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
@@ -77,8 +77,8 @@ def main() -> None:
     peers: dict[str, Callable] = {"tts": ours}
     if args.llama_tts:
         peers["llama-tts"] = llama
-    if args.reference:
-        peers["qwen-tts"] = reference
+    for name, command in args.other:
+        peers[name] = partial(other, command)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in peers}
     for number in range(args.rounds):
         for name, measure in peers.items():

@@ -26,7 +26,7 @@ from tts_cli.qwen3tts.plan import Plan, default_text_mode, make_plan
 from tts_cli.qwen3tts.prompt import Prompt
 from tts_cli.qwen3tts.static_steps import StaticModels
 from tts_cli.qwen3tts.steps import PromptRows
-from tts_cli.qwen3tts.weights import Models, load_models
+from tts_cli.qwen3tts.weights import Models, load_models, load_speaker_encoder
 from tts_cli.text import clean_text
 from tts_cli.voices import Voice, load_voice
 
@@ -184,8 +184,7 @@ class Qwen3TTSEngine:
     def voice_from_clip(self, clip: np.ndarray, name: str, ref_text: str | None = None) -> Voice:
         """See `Engine.voice_from_clip`. With `ref_text`, what the clip says, the voice is cloned in context."""
         self.check_cloning(ref_text is not None)
-        self.load()
-        xvector = embed_clip(self.models.speaker_encoder, clip, self.device)
+        xvector = embed_clip(load_speaker_encoder(self.pair.mmproj, self.device), clip, self.device)
         codes = None if ref_text is None else encode_clip(self.pair.mmproj, clip, self.device)
         return Voice(name, xvector, codes, None if ref_text is None else clean_text(ref_text),
                      self.pair.fingerprint(), self.pair.name)

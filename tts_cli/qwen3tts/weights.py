@@ -5,7 +5,7 @@ here as unused; what is missing or extra is listed in one error.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,7 +32,7 @@ _OWN_PREFIX = "tts_cli."
 
 @dataclass
 class Models:
-    """The loaded networks. `speaker_encoder` is None for checkpoints that cannot clone.
+    """The networks that speak.
 
     `static`: talker and predictor in a form for CUDA graphs, which the loop then uses instead.
     """
@@ -40,13 +40,12 @@ class Models:
     talker: Talker
     predictor: CodePredictor
     code2wav: Code2Wav
-    speaker_encoder: SpeakerEncoder | None
     static: StaticModels | None = None
 
 
 def load_models(talker: GGUFFile, mmproj: GGUFFile, dtype: torch.dtype, device: torch.device,
                 compiled: bool = True) -> Models:
-    """Read both files. Raises `ModelFileError` listing missing, extra and misshapen tensors.
+    """Read both files, but for the encoders. Raises `ModelFileError` listing missing, extra and misshapen tensors.
 
     compiled  on the CPU, let talker and predictor multiply with the files' own bytes (`qwen3tts.compiled`)
     """
@@ -56,7 +55,7 @@ def load_models(talker: GGUFFile, mmproj: GGUFFile, dtype: torch.dtype, device: 
     p = cfg.code_predictor_config(mmproj)
     with torch.device("meta"):
         predictor = CodePredictor(p.transformer, p.talker_hidden, p.codec_vocab, p.books, p.codes, p.projection, dtype)
-    code2wav, speaker_encoder, codec_parts = _codec_parts(mmproj)
+    code2wav, _, codec_parts = _codec_parts(mmproj)
     talker_parts, predictor_parts = [(model, _talker_names(c.transformer.layers))], [(predictor, _predictor_names(p))]
     _check_names(talker, talker_parts)
     _check_names(mmproj, predictor_parts + codec_parts)
@@ -69,8 +68,11 @@ def load_models(talker: GGUFFile, mmproj: GGUFFile, dtype: torch.dtype, device: 
     else:
         _fill(talker, talker_parts, device)
         _fill(mmproj, predictor_parts, device)
-    _fill(mmproj, codec_parts, device)
-    return Models(model, predictor, code2wav, speaker_encoder)
+    _fill(mmproj, codec_parts[:1], device)
+    for module, names in codec_parts[1:]:
+        for name, parameter in module.named_parameters():
+            _checked(mmproj, names[name], parameter)
+    return Models(model, predictor, code2wav)
 
 
 def load_codec(mmproj: GGUFFile, device: torch.device) -> tuple[Code2Wav, SpeakerEncoder | None]:
@@ -79,6 +81,13 @@ def load_codec(mmproj: GGUFFile, device: torch.device) -> tuple[Code2Wav, Speake
     _check_names(mmproj, parts, ignore=lambda name: name.startswith("a.gen.code."))
     _fill(mmproj, parts, device)
     return code2wav, speaker_encoder
+
+
+def load_speaker_encoder(mmproj: GGUFFile, device: torch.device) -> SpeakerEncoder | None:
+    """The part that turns a clip into an x-vector; None when the file has none. Raises `ModelFileError`."""
+    _, encoder, parts = _codec_parts(mmproj)
+    _fill(mmproj, parts[1:], device)
+    return encoder
 
 
 def load_codec_encoder(mmproj: GGUFFile, device: torch.device) -> CodecEncoder | None:
@@ -125,21 +134,30 @@ def _fill(file: GGUFFile, parts: Parts, device: torch.device) -> None:
         module.eval()
 
 
-def _read(file: GGUFFile, tensors: tuple[str, ...], like: nn.Parameter, device: torch.device) -> nn.Parameter:
-    """The stacked tensors; `like.file_axes` says which of its axes each axis in the file is, where they differ."""
+def _axes(like: nn.Parameter) -> Sequence[int]:
+    """Which of its axes each axis in the file is: the same, where it does not say otherwise."""
+    return getattr(like, "file_axes", range(like.dim()))
+
+
+def _checked(file: GGUFFile, tensors: tuple[str, ...], like: nn.Parameter) -> tuple[int, ...]:
+    """The shape of the stacked tensors. Raises `ModelFileError` when it is not the parameter's."""
     infos = [file.tensor(name) for name in tensors]
-    axes = getattr(like, "file_axes", range(like.dim()))
-    expected = tuple(like.shape[axis] for axis in axes)
+    expected = tuple(like.shape[axis] for axis in _axes(like))
     # Convolution kernels and one-column matrices may be stored with or without their axes of length 1.
     shapes = [tuple(n for n in info.shape if n != 1) for info in infos]
     stacked = (sum(s[0] if s else 1 for s in shapes),) + shapes[0][1:] if len(infos) > 1 else shapes[0]
     if stacked != tuple(n for n in expected if n != 1) or any(s[1:] != shapes[0][1:] for s in shapes):
         raise ModelFileError(f"{file.path}: {' + '.join(tensors)} has shape "
                              f"{' + '.join(str(i.shape) for i in infos)}, expected {expected} in all")
-    out = torch.empty(expected, dtype=like.dtype, device=device)
-    flat, start = out.view(-1), 0
-    for name, info in zip(tensors, infos, strict=True):
-        count = math.prod(info.shape)
+    return expected
+
+
+def _read(file: GGUFFile, tensors: tuple[str, ...], like: nn.Parameter, device: torch.device) -> nn.Parameter:
+    """The tensors, stacked and with the parameter's axes."""
+    out = torch.empty(_checked(file, tensors, like), dtype=like.dtype, device=device)
+    flat, start, axes = out.view(-1), 0, _axes(like)
+    for name in tensors:
+        count = math.prod(file.tensor(name).shape)
         file.read_into(name, flat[start:start + count])
         start += count
     out = out.permute(*(axes.index(axis) for axis in range(like.dim()))).contiguous()
