@@ -75,6 +75,17 @@ def test_silence_is_exact_and_marks_are_sample_positions():
     assert r.result.peak == np.float32(0.03) and r.cut == []
 
 
+def test_a_lead_waits_for_sound():
+    """A frame that is no sound yet does not let the silence before it begin."""
+    class Slow(Tones):
+        def _chunks(self, *arguments):
+            yield AudioChunk(np.zeros(0, np.float32), RATE)
+            yield from super()._chunks(*arguments)
+    r = reading(Slow(), Utterance("a", 0.0, lead=0.5))
+    assert next(r).samples.size == 0
+    assert next(r).samples.size == RATE // 2
+
+
 def test_a_lead_and_a_last_pause_are_silence_too():
     chunks = list(reading(Tones(), Utterance("a", 0.75, lead=1.5)))
     np.testing.assert_array_equal(samples(chunks), np.r_[np.zeros(1500), np.full(80, 0.01), np.zeros(750)].astype("f4"))

@@ -40,7 +40,9 @@ class SpeechRequest:
     `None` means "the model's own default" for sampling values, "random" for the seed and "grows with the text" for
     `max_frames`. `voice`: a clone (Qwen3-TTS), a speaker's name (CustomVoice), or a name, a mix such as
     "af_heart:0.7,am_michael:0.3" or a pack (Kokoro). `instruct`: how to speak, in words (CustomVoice and VoiceDesign).
-    `early`: begin with a short clause, so that the first sound is there soon (Kokoro). Raises `UsageError` naming the
+    `early`: begin with a short clause, so that the first sound is there soon (Kokoro). `every_frame`: yield a chunk
+    without samples for each frame that waits for its chunk to be full, so that utterances can take turns frame by frame
+    (Qwen3-TTS). Raises `UsageError` naming the
     field, the value and what is allowed.
     """
 
@@ -63,6 +65,7 @@ class SpeechRequest:
     speed: float = _option(1.0, "how fast to speak", low=0.25, high=4.0)
     phonemes: bool = _option(False, "the text is phonemes, not words")
     early: bool = True
+    every_frame: bool = False
 
     def __post_init__(self):
         for f in fields(self):

@@ -60,7 +60,8 @@ class Reading(Speech):
             request = replace(self._request, text=piece.text, max_frames=frames_left,
                               early=self._request.early and index == 0)
             for chunk in self._engine.speak(request, self._cancel):
-                if lead:  # held back until there is sound to follow, which the time to first audio is about
+                # Held back until there is sound to follow, which the time to first audio is about.
+                if lead and (chunk.samples.size or chunk.finish_reason):
                     yield from self._silence(lead)
                     start = position = position + lead
                     lead = 0

@@ -133,14 +133,15 @@ class Qwen3TTSEngine:
         """See `Engine.speak`. Raises `UsageError` at once for what `check` would refuse."""
         seed = secrets.randbits(32) if request.seed is None else request.seed
         plan = self.plan(request, seed)
-        return Speech(self._chunks(plan, request.chunk_frames, cancel or CancelToken()), self.sample_rate, seed)
+        return Speech(self._chunks(plan, request, cancel or CancelToken()), self.sample_rate, seed)
 
-    def _chunks(self, plan: Plan, chunk_frames: tuple[int, ...], cancel: CancelToken) -> Iterator[AudioChunk]:
+    def _chunks(self, plan: Plan, request: SpeechRequest, cancel: CancelToken) -> Iterator[AudioChunk]:
         self.load()
         reference = None if plan.reference is None else self._codes(plan.reference)
         rows = self.embed(plan.prompt)
         rows = replace(rows, prefix=self._prefix(rows.rows[:plan.prompt.fixed]))
-        yield from speech(self.models, rows, plan.options, chunk_frames, cancel, reference)
+        yield from speech(self.models, rows, plan.options, request.chunk_frames, cancel, reference,
+                          request.every_frame)
 
     def _prefix(self, rows: torch.Tensor) -> KVCache:
         """The talker's cache of the rows that voice, language and instruction make, kept for the next utterance.

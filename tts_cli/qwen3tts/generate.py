@@ -46,11 +46,12 @@ def frames(models: Models, prompt: PromptRows, options: LoopOptions, cancel: Can
 
 
 def speech(models: Models, prompt: PromptRows, options: LoopOptions, chunk_frames: tuple[int, ...],
-           cancel: CancelToken, reference: Tensor | None = None) -> Iterator[AudioChunk]:
+           cancel: CancelToken, reference: Tensor | None = None, every_frame: bool = False) -> Iterator[AudioChunk]:
     """The utterance as audio; the last chunk says why it ended.
 
     chunk_frames  frames per chunk, the last number repeats
     reference     codes int64 [T, 16] that the speech goes on from; none of them is in the output
+    every_frame   see `SpeechRequest`
     """
     sizes = chain(chunk_frames, repeat(chunk_frames[-1]))
     vocoder = Vocoder(models.code2wav, models.static and models.static.vocoder_stream, reference)
@@ -69,5 +70,7 @@ def speech(models: Models, prompt: PromptRows, options: LoopOptions, chunk_frame
         if len(pending) == size:
             making.append(vocoder.push(pending))
             pending, size = [], next(sizes)
+        elif every_frame:
+            yield vocoder.push([]).wait()
         while making and making[0].ready:
             yield making.popleft().wait()

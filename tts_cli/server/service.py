@@ -139,12 +139,12 @@ class SpeechService:
     def _voiced(self, wish: Wish) -> SpeechRequest:
         """On the worker's thread."""
         self.worker.loaded.result()  # a model that could not be loaded is every request's fault
+        voice = wish.request.voice
         if wish.clip is not None:
             voice = self.engine.voice_from_clip(wish.clip, "speaker_ref", wish.ref_text)
-            return replace(wish.request, voice=voice)
-        if wish.request.voice is None:  # the defaults' voice was not there when the request came
-            return replace(wish.request, voice=self.defaults.voice)
-        return wish.request
+        elif voice is None:  # the defaults' voice was not there when the request came
+            voice = self.defaults.voice
+        return replace(wish.request, voice=voice, every_frame=self.settings.parallel > 1)
 
     def _from_base64(self, text: str) -> bytes:
         try:

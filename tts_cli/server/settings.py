@@ -7,7 +7,7 @@ from tts_cli.errors import UsageError
 from tts_cli.utterances import GAP, MAX_CHARS
 
 MIB = 1 << 20
-# Frames per chunk where requests take turns: nobody waits longer than 4 frames of another.
+# Frames per chunk where requests take turns: nobody waits for the sound of more than 4 frames of another.
 TURN_FRAMES = (1, 1, 2, 4)
 
 

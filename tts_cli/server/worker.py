@@ -1,7 +1,7 @@
 """The one thread that owns the model, and the requests it advances in turn.
 
 A `Job` is a generator of chunks with a consumer on an event loop. All jobs stand in one list in the order of their
-arrival. At every turn the worker looks at the first `parallel` of them that can go on, and makes the next chunk of the
+arrival. At every turn the worker looks at the first `parallel` of them that can go on, and makes the next frame of the
 one whose listener would run out of sound first: somebody who has heard nothing yet, then the one least ahead of real
 time. A job whose consumer takes nothing is passed over, and its place goes to the next in the list. The state of an
 utterance belongs to its generator, so results do not depend on what runs beside it; and the length of a chunk must not
@@ -149,7 +149,8 @@ class Job:
         last = chunk.finish_reason is not None
         if last:
             self.result = self._source.result
-        self._hand_over(chunk)
+        if seconds or last:  # not for a frame that waits for its chunk to be full
+            self._hand_over(chunk)
         return last
 
     def end(self, observer: Observer, error: Exception | None = None) -> None:
