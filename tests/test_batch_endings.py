@@ -54,6 +54,11 @@ def in_work(folder):
     return sum(path.stat().st_size > 44 for path in (folder / "out" / ".tts-batch").glob("*.part"))
 
 
+def finish_short(folder):
+    """In a run before: a worker holds two rows, and the endless one of them may come to its model first."""
+    assert started(folder, SHORT).wait(60) == 0
+
+
 def workers_of(process):
     return [child for child in psutil.Process(process.pid).children() if "spawn_main" in " ".join(child.cmdline())]
 
@@ -74,8 +79,9 @@ def whole(folder):
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_the_next_run_goes_on(tmp_path, ending):
+    finish_short(tmp_path)
     process = started(tmp_path, [*SHORT, LONG[0]])
-    until(lambda: lines(tmp_path) == 4 and in_work(tmp_path), process)
+    until(lambda: in_work(tmp_path), process)
     process.send_signal(ending)
     process.send_signal(ending)  # as people do
     process.communicate(timeout=60)
@@ -108,8 +114,9 @@ def test_killed_again_and_again_it_comes_to_its_end(tmp_path):
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
 def test_no_worker_outlives_the_run(tmp_path, ending):
+    finish_short(tmp_path)
     process = started(tmp_path, [*SHORT, *LONG], "--workers", "2")
-    until(lambda: lines(tmp_path) == 4 and in_work(tmp_path) == 2, process)
+    until(lambda: in_work(tmp_path) == 2, process)
     workers = workers_of(process)
     assert len(workers) == 2
     process.send_signal(ending)

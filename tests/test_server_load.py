@@ -272,7 +272,8 @@ def test_texts_are_logged_only_when_asked(caplog):
 
 
 @pytest.mark.parametrize("name, value", [("parallel", 0), ("queue", -1), ("max_text", 0), ("max_body", 10),
-                                         ("max_clip_seconds", 61), ("write_timeout", float("nan")), ("api_key", "")])
+                                         ("max_clip_seconds", 61), ("write_timeout", float("nan")), ("api_key", ""),
+                                         ("cors_origins", ("example.com",))])
 def test_settings_that_make_no_sense(name, value):
     with pytest.raises(UsageError, match=name):
         ServerSettings(**{name: value})

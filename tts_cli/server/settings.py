@@ -56,6 +56,9 @@ class ServerSettings:
                 raise UsageError(f"{name}: {getattr(self, name)} is too small, the least is {least}")
         if self.max_clip_seconds > MAX_SECONDS:
             raise UsageError(f"max_clip_seconds: {self.max_clip_seconds} is too large, the most is {MAX_SECONDS}")
+        for origin in self.cors_origins:
+            if origin != "*" and not origin.startswith(("http://", "https://")):
+                raise UsageError(f"cors_origins: {origin!r} is no origin; write it as https://example.com, or *")
         key = self.api_key
         if key is not None and not (key and key.isascii() and key.isprintable() and key == key.strip()):
             raise UsageError("api_key (--api-key, TTS_API_KEY): use printable ASCII characters, at least one, and no "
