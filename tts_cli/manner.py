@@ -63,6 +63,11 @@ class Manner:
         if self.speaker_file is not None:
             engine.check_cloning(self.ref_text is not None)
 
+    def check(self, engine: Engine, text: str) -> None:
+        """Refuse before any weight is read what the model cannot do. Raises `UsageError` or `ModelFileError`."""
+        self.check_cloning(engine)
+        engine.check(replace(self.with_voice_file(engine).request, text=text))
+
     def with_voice_file(self, engine: Engine) -> "Manner":
         """With the voice that is read from a file, when there is one. Raises `UsageError` or `ModelFileError`."""
         if self.voice_file is None:

@@ -7,8 +7,9 @@ import typer
 
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console, one_interrupt
-from tts_cli.cli.sources import ModelChoice, chosen_voice, locate_pair, read_ref_text
+from tts_cli.cli.sources import chosen_voice, locate_pair, read_ref_text
 from tts_cli.errors import UsageError
+from tts_cli.model_choice import ModelChoice
 
 Manifest = Annotated[str, typer.Argument(
     metavar="MANIFEST", help="Rows to speak: .jsonl, .csv or .tsv with columns id, text and any option, or plain text")]

@@ -11,10 +11,8 @@ from tts_cli.cli.console import Console
 from tts_cli.cli.npy import read_codes
 from tts_cli.errors import UsageError
 from tts_cli.files import whole_file
-from tts_cli.manner import read_voice
+from tts_cli.manner import CLIP_RATE, read_voice
 from tts_cli.model_choice import use_threads
-
-CLIP_RATE = 24000  # Hz, what read_clip resamples to
 
 app = typer.Typer(help="Codes to audio, a recording to an x-vector.")
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console
-from tts_cli.cli.sources import ModelChoice
 from tts_cli.errors import UsageError
 from tts_cli.manner import Manner
+from tts_cli.model_choice import ModelChoice
 from tts_cli.voices import Voice
 
 

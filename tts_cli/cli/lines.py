@@ -10,10 +10,11 @@ from tts_cli.background import Ahead, Worker
 from tts_cli.cli.console import Console, error_line, one_interrupt
 from tts_cli.cli.run import NAMES, ready, report
 from tts_cli.cli.sinks import Outputs, Sinks, open_sinks
-from tts_cli.cli.sources import ModelChoice, files_of
+from tts_cli.cli.sources import files_of
 from tts_cli.engine import CancelToken, Engine
 from tts_cli.errors import TtsError, UsageError
 from tts_cli.manner import Manner
+from tts_cli.model_choice import ModelChoice
 from tts_cli.text import MAX_TEXT_BYTES, clean_text, decode_text
 from tts_cli.utterances import estimate_seconds
 

@@ -12,10 +12,11 @@ import typer
 from tts_cli.background import Worker
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console
-from tts_cli.cli.sources import ModelChoice, chosen_voice, files_of, locate_pair
+from tts_cli.cli.sources import chosen_voice, files_of, locate_pair
 from tts_cli.engine import Engine, SpeechRequest
 from tts_cli.errors import UsageError
 from tts_cli.manner import Manner, read_voice
+from tts_cli.model_choice import ModelChoice
 from tts_cli.repl import Needs, Session
 from tts_cli.repl_commands import Settings
 

@@ -1,16 +1,15 @@
 """One run of the bare command: the engine made ready, the one generator consumed, and how it went told."""
 
-from dataclasses import replace
 
 from tts_cli.audio import shown
 from tts_cli.background import Worker
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console
 from tts_cli.cli.sinks import Outputs, Sinks, open_sinks
-from tts_cli.cli.sources import ModelChoice
 from tts_cli.engine import CancelToken, Engine, SpeechRequest
 from tts_cli.errors import UsageError
 from tts_cli.manner import Manner
+from tts_cli.model_choice import ModelChoice
 from tts_cli.utterances import estimate_seconds
 
 EXIT_LOST = 1
@@ -24,9 +23,8 @@ def ready(choice: ModelChoice, manner: Manner, text: str, outputs: Outputs, cons
     outputs.check_files(engine.paths)
     if outputs.codes is not None and "codes" in engine.unused:
         raise UsageError("--dump-codes: this model speaks without codes")
-    manner.check_cloning(engine)
     with o.flags_named():
-        engine.check(replace(manner.with_voice_file(engine).request, text=text))
+        manner.check(engine, text)
     choice.tell(console)
     engine.load()
     return engine

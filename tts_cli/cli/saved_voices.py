@@ -9,11 +9,12 @@ import typer
 from tts_cli.audio import shown
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console
-from tts_cli.cli.sources import ModelChoice, locate_pair, read_ref_text
+from tts_cli.cli.sources import locate_pair, read_ref_text
 from tts_cli.engine import SpeechRequest
 from tts_cli.errors import UsageError
 from tts_cli.files import whole_file
 from tts_cli.manner import Manner
+from tts_cli.model_choice import ModelChoice
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A saved voice")]
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="What to call it: letters, digits, spaces and . + - _")]

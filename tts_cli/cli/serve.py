@@ -4,20 +4,19 @@ import contextlib
 import ipaddress
 import logging
 import sys
-from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console, tell
-from tts_cli.cli.sources import ModelChoice, chosen_voice, locate_pair, read_ref_text
+from tts_cli.cli.sources import chosen_voice, locate_pair, read_ref_text
 from tts_cli.engine import SpeechRequest
 from tts_cli.errors import UsageError
 from tts_cli.manner import Manner
+from tts_cli.model_choice import ModelChoice
 
 NEEDS = 'tts serve needs its packages: pip install "tts-cli[server]"'
-_MIB = 1 << 20
 _ON_CUDA = 4  # requests in turn, where a step costs the same for several
 
 
@@ -84,8 +83,8 @@ def serve(
     try:
         from tts_cli.server.app import create_app
         from tts_cli.server.run import Server, listen, url_of
-        from tts_cli.server.service import SpeechService
-        from tts_cli.server.settings import TURN_FRAMES, ServerSettings
+        from tts_cli.server.service import manner_in_turns, service_in
+        from tts_cli.server.settings import MIB, ServerSettings
     except ModuleNotFoundError as error:
         raise UsageError(f"{NEEDS} ({error.name} is missing)") from None
     if api_key is None and not no_auth and not _is_loopback(host):
@@ -105,30 +104,22 @@ def serve(
     clip = manner.read_clip(console)
     listener = listen(host, port)
     engine = choice.open(console)
-    manner.check_cloning(engine)
     with o.flags_named():
-        engine.check(replace(manner.with_voice_file(engine).request, text="a"))
+        manner.check(engine, "a")
     choice.tell(console)
     if parallel is None:
         parallel = _ON_CUDA if getattr(getattr(engine, "device", None), "type", "cpu") == "cuda" else 1
     if parallel > 1 and chunk_frames is None:
-        manner = replace(manner, request=replace(manner.request, chunk_frames=TURN_FRAMES))
-    given = {name: value for name, value in (("max_chars", max_chars), ("gap", gap)) if value is not None}
+        manner = manner_in_turns(manner)
     with o.flags_named():
         settings = ServerSettings(
-            parallel=parallel, queue=queue, max_text=max_text, max_body=round(max_body * _MIB),
-            max_clip_bytes=round(max_clip * _MIB), max_clip_seconds=max_clip_seconds, write_timeout=write_timeout,
+            parallel=parallel, queue=queue, max_text=max_text, max_body=round(max_body * MIB),
+            max_clip_bytes=round(max_clip * MIB), max_clip_seconds=max_clip_seconds, write_timeout=write_timeout,
             read_timeout=read_timeout, idle_timeout=idle_timeout, api_key=api_key, cors_origins=_listed(cors_origin),
-            local_names=api_key is None and _is_loopback(host), log_text=log_text, **given)
+            local_names=api_key is None and _is_loopback(host), log_text=log_text)
     _log_to_stderr(quiet, verbose)
     tell(f"tts: serving on {url_of(listener)}")
-
-    def prepared() -> SpeechRequest:
-        request = manner.voiced(engine, clip, console).request
-        console.note("tts: the model is loaded")
-        return request
-
-    service = SpeechService(engine, settings, manner.request, prepared)
+    service = service_in(manner, engine, clip, settings, console)
     server = Server(create_app(service), settings, grace, service.end)
     return _run(service, server, listener)
 

@@ -11,7 +11,6 @@ from tts_cli.cli.options import only_one, typed
 from tts_cli.errors import UsageError
 from tts_cli.loading import BUILTIN
 from tts_cli.manner import name_or_file
-from tts_cli.model_choice import ModelChoice as ModelChoice
 from tts_cli.text import MAX_TEXT_BYTES, clean_text, decode_text
 
 

@@ -14,10 +14,11 @@ from tts_cli.cli import options as o
 from tts_cli.cli.console import Console, one_interrupt
 from tts_cli.cli.run import ready, speak_text
 from tts_cli.cli.sinks import Outputs
-from tts_cli.cli.sources import ModelChoice, chosen_voice, locate_pair, read_ref_text, read_text
+from tts_cli.cli.sources import chosen_voice, locate_pair, read_ref_text, read_text
 from tts_cli.engine import SpeechRequest
 from tts_cli.errors import UsageError
 from tts_cli.manner import Manner
+from tts_cli.model_choice import ModelChoice
 
 
 def speak(

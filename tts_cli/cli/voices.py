@@ -9,9 +9,10 @@ import typer
 from tts_cli.cli import options as o
 from tts_cli.cli import saved_voices
 from tts_cli.cli.console import Console
-from tts_cli.cli.sources import ModelChoice, locate_pair
+from tts_cli.cli.sources import locate_pair
 from tts_cli.engine import SpeechRequest
 from tts_cli.errors import UsageError
+from tts_cli.model_choice import ModelChoice
 
 app = typer.Typer(help="List, describe, try and keep voices.", no_args_is_help=True)
 for verb in (saved_voices.save, saved_voices.rename, saved_voices.remove, saved_voices.export):

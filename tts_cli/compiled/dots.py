@@ -18,7 +18,8 @@ from numba import types
 from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
 
-UNIT = 32  # weights per step
+from tts_cli.compiled import UNIT
+
 LANES = 8
 # Bytes ahead of the current ones to ask memory for: the processor's own prefetchers stop at every page.
 AHEAD = 1536

@@ -19,7 +19,8 @@ from llvmlite import ir
 from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
-from tts_cli.compiled.dots import UNIT, dots
+from tts_cli.compiled import UNIT
+from tts_cli.compiled.dots import dots
 from tts_cli.compiled.team import meet
 
 _FAST = {"reassoc", "contract", "nsz"}

@@ -9,8 +9,8 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from torch import Tensor
 
-from tts_cli.compiled import kernels
-from tts_cli.compiled.dots import UNIT, UNITS
+from tts_cli.compiled import UNIT, kernels
+from tts_cli.compiled.dots import UNITS
 from tts_cli.compiled.team import Team, team_of
 
 

@@ -15,26 +15,25 @@ from tts_cli.compiled import kernels
 from tts_cli.compiled.matrix import Matrix, MatrixStack, usable
 from tts_cli.compiled.team import Team, team_of
 from tts_cli.gguf.file import GGUFFile
-from tts_cli.qwen3tts.layers import Decoder, KVCache, TransformerConfig
+from tts_cli.qwen3tts.layers import Decoder, KVCache, Rope, TransformerConfig
 
 
-def use_stored(file: GGUFFile, parts: list[tuple[nn.Module, dict[str, tuple[str, ...]]]], dtype: torch.dtype) -> None:
-    """Let talker or predictor compute with the tensors in `file`, named for each of their parameters.
+def use_stored(file: GGUFFile, module: nn.Module, names: dict[str, tuple[str, ...]], dtype: torch.dtype) -> None:
+    """Let talker or predictor compute with the tensors in `file`; `names` says which stand for each parameter.
 
     dtype  bfloat16: see `read_matrix`
     """
     team, narrow = team_of(torch.get_num_threads()), dtype == torch.bfloat16
-    for module, names in parts:
-        module.decoder = _stored_decoder(module.decoder, names, file, narrow, team)
-        for name, like in list(module.named_parameters(recurse=False)):
-            (tensor,) = names[name]
-            delattr(module, name)
-            if name.endswith("bias"):
-                setattr(module, name, torch.from_numpy(_vector(file, tensor, len(like))))
-            elif name.endswith(("embedding", "embeddings")):
-                setattr(module, name, StoredRows(file, tensor, tuple(like.shape)))
-            else:
-                setattr(module, name, read_matrix(file, tensor, tuple(like.shape), narrow, team))
+    module.decoder = _stored_decoder(module.decoder, names, file, narrow, team)
+    for name, like in list(module.named_parameters(recurse=False)):
+        (tensor,) = names[name]
+        delattr(module, name)
+        if name.endswith("bias"):
+            setattr(module, name, torch.from_numpy(_vector(file, tensor, len(like))))
+        elif name.endswith(("embedding", "embeddings")):
+            setattr(module, name, StoredRows(file, tensor, tuple(like.shape)))
+        else:
+            setattr(module, name, read_matrix(file, tensor, tuple(like.shape), narrow, team))
 
 
 def use_stored_rows(file: GGUFFile, code2wav: nn.Module, names: dict[str, tuple[str, ...]]) -> None:
@@ -128,6 +127,7 @@ class CompiledDecoder(nn.Module):
         self.config, self.matrices, self.team = config, matrices, team
         self._numbers = np.array([[matrix.numbers for matrix in layer] for layer in matrices])
         self._norms = norms, head_norms, last_norm
+        self._rope = Rope(config.head_dim, config.rope_theta, torch.device("cpu"))
         self._cos = self._sin = np.empty((0, config.head_dim // 2), np.float32)
 
     @property
@@ -154,8 +154,6 @@ class CompiledDecoder(nn.Module):
 
     def _angles(self, count: int) -> None:
         if count > len(self._cos):
-            c = self.config
-            positions = torch.arange(max(2 * len(self._cos), count, 64))
-            exponents = -torch.arange(0, c.head_dim, 2, dtype=torch.float32) / c.head_dim
-            angles = positions[:, None].float() * c.rope_theta ** exponents
-            self._cos, self._sin = angles.cos().numpy(), angles.sin().numpy()
+            self._rope.at(0, count)  # grows the table, whose halves are the same but for the sign of the sine
+            tables, half = (self._rope.cos, self._rope.sin), self.config.head_dim // 2
+            self._cos, self._sin = (table[:, 0, half:].contiguous().numpy() for table in tables)

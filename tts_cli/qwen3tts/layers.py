@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tts_cli.compiled import UNIT
+
 if TYPE_CHECKING:
     from tts_cli.compiled.matrix import Matrix, MatrixStack
 
@@ -33,8 +35,8 @@ class TransformerConfig:
 
 
 def fit_kernels(config: TransformerConfig) -> bool:
-    """Whether the compiled kernels take rows of these lengths (`compiled.dots.UNIT`)."""
-    return not any(n % 32 for n in (config.hidden, config.intermediate, config.heads * config.head_dim))
+    """Whether the compiled kernels take rows of these lengths."""
+    return not any(n % UNIT for n in (config.hidden, config.intermediate, config.heads * config.head_dim))
 
 
 def weight(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:
@@ -61,13 +63,13 @@ def dense(x: Tensor, w: "Tensor | MatrixStack", bias: Tensor | None = None) -> T
     """
     if not isinstance(w, Tensor):
         y = w.times(x)
-        return y if bias is None else y + bias
-    if (len(x) > FEW or w.device.type != "cpu" or w.dtype != torch.float32 or w.shape[1] % 32
+    elif (len(x) > FEW or w.device.type != "cpu" or w.dtype != torch.float32 or w.shape[1] % UNIT
             or torch.is_grad_enabled()):
         return F.linear(x, w, bias)
-    from tts_cli.compiled.matrix import times_few  # numba takes a while to import
+    else:
+        from tts_cli.compiled.matrix import times_few  # numba takes a while to import
 
-    y = times_few(x, w)
+        y = times_few(x, w)
     return y if bias is None else y + bias
 
 

@@ -62,8 +62,8 @@ def load_models(talker: GGUFFile, mmproj: GGUFFile, dtype: torch.dtype, device: 
     if compiled and device.type == "cpu" and fit_kernels(c.transformer) and fit_kernels(p.transformer):
         from tts_cli.qwen3tts.compiled import use_stored, use_stored_rows  # numba takes a while to import
 
-        use_stored(talker, talker_parts, dtype)
-        use_stored(mmproj, predictor_parts, dtype)
+        use_stored(talker, *talker_parts[0], dtype)
+        use_stored(mmproj, *predictor_parts[0], dtype)
         use_stored_rows(mmproj, *codec_parts[0])
     else:
         _fill(talker, talker_parts, device)
@@ -85,8 +85,8 @@ def load_codec(mmproj: GGUFFile, device: torch.device) -> tuple[Code2Wav, Speake
 
 def load_speaker_encoder(mmproj: GGUFFile, device: torch.device) -> SpeakerEncoder | None:
     """The part that turns a clip into an x-vector; None when the file has none. Raises `ModelFileError`."""
-    _, encoder, parts = _codec_parts(mmproj)
-    _fill(mmproj, parts[1:], device)
+    encoder, parts = _speaker_encoder_part(mmproj)
+    _fill(mmproj, parts, device)
     return encoder
 
 
@@ -104,14 +104,20 @@ def load_codec_encoder(mmproj: GGUFFile, device: torch.device) -> CodecEncoder |
 
 
 def _codec_parts(mmproj: GGUFFile) -> tuple[Code2Wav, SpeakerEncoder | None, Parts]:
-    w, s = cfg.code2wav_config(mmproj), cfg.speaker_encoder_config(mmproj)
+    c = cfg.code2wav_config(mmproj)
     with torch.device("meta"):
-        code2wav = Code2Wav(w)
-        encoder = SpeakerEncoder(s) if s else None
-    parts: Parts = [(code2wav, _code2wav_names(w))]
-    if encoder:
-        parts.append((encoder, _speaker_encoder_names(s)))
-    return code2wav, encoder, parts
+        code2wav = Code2Wav(c)
+    encoder, parts = _speaker_encoder_part(mmproj)
+    return code2wav, encoder, [(code2wav, _code2wav_names(c)), *parts]
+
+
+def _speaker_encoder_part(mmproj: GGUFFile) -> tuple[SpeakerEncoder | None, Parts]:
+    c = cfg.speaker_encoder_config(mmproj)
+    if c is None:
+        return None, []
+    with torch.device("meta"):
+        encoder = SpeakerEncoder(c)
+    return encoder, [(encoder, _speaker_encoder_names(c))]
 
 
 def _check_names(file: GGUFFile, parts: Parts, ignore: Callable[[str], bool] = lambda name: False) -> None:

@@ -5,20 +5,19 @@ requests queue, and shares requests out; what a request is and how it is answere
 """
 
 import os
-from dataclasses import fields, replace
+from dataclasses import fields
 
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 from ray import serve
 
 from tts_cli.batch.rows import COLUMNS, manner_of
-from tts_cli.engine import SpeechRequest
 from tts_cli.errors import TtsError, UsageError
 from tts_cli.model_choice import ModelChoice
 from tts_cli.notices import Notices
 from tts_cli.server.app import create_app
-from tts_cli.server.service import SpeechService
-from tts_cli.server.settings import TURN_FRAMES, ServerSettings
+from tts_cli.server.service import manner_in_turns, service_in
+from tts_cli.server.settings import ServerSettings
 
 API_KEY = "TTS_API_KEY"  # in the environment of the replicas: a file of settings is no place for it
 SPEECH_OPTIONS = sorted(COLUMNS.keys() - {"format"})
@@ -103,17 +102,11 @@ def speech_application(args: ReplicaArgs) -> FastAPI:
     """
     settings, manner, told = args.settings(), manner_of(args.speech), Notices()
     if settings.parallel > 1:
-        manner = replace(manner, request=replace(manner.request, chunk_frames=TURN_FRAMES))
-    given = {name: value for name in ("max_chars", "gap") if (value := getattr(manner, name)) is not None}
+        manner = manner_in_turns(manner)
     clip = manner.read_clip(told)
     engine = args.choice().open(told)
-    manner.check_cloning(engine)
-    engine.check(replace(manner.with_voice_file(engine).request, text="a"))
-
-    def prepared() -> SpeechRequest:
-        return manner.voiced(engine, clip, told).request
-
-    service = SpeechService(engine, replace(settings, **given), manner.request, prepared)
+    manner.check(engine, "a")
+    service = service_in(manner, engine, clip, settings, told)
     app = create_app(service)
     app.state.service = service
     service.worker.loaded.result()

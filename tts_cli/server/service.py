@@ -12,19 +12,20 @@ from anyio import CapacityLimiter, to_thread
 
 from tts_cli.engine import CancelToken, Engine, SpeechRequest
 from tts_cli.errors import UsageError
+from tts_cli.manner import CLIP_RATE, Manner
+from tts_cli.notices import Notices
 from tts_cli.reading import Reading
 from tts_cli.server.errors import ApiError
 from tts_cli.server.live_text import LiveSpeech, LiveText
 from tts_cli.server.metrics import Metrics
 from tts_cli.server.schemas import SpeechFields
-from tts_cli.server.settings import ServerSettings
+from tts_cli.server.settings import TURN_FRAMES, ServerSettings
 from tts_cli.server.voices import chosen_voice
 from tts_cli.server.worker import Job, SpeechWorker
 from tts_cli.text import clean_text
 from tts_cli.utterances import PARAGRAPH_GAP, utterances
 
 log = logging.getLogger("tts_cli.server")
-CLIP_RATE = 24_000  # Hz, what clips are read at
 # Field of the API -> field of the request, where it is not the same name.
 _FIELDS = {"lang": "language", "n_predict": "max_frames"} | {name: name for name in (
     "instruct", "temperature", "top_k", "top_p", "repeat_penalty", "sub_temperature", "sub_top_k", "sub_top_p", "seed",
@@ -164,3 +165,23 @@ class SpeechService:
         if len(samples) > seconds * CLIP_RATE:
             raise UsageError(f"the clip: {len(samples) / CLIP_RATE:.1f} s are too long, the most is {seconds:g} s")
         return samples
+
+
+def manner_in_turns(manner: Manner) -> Manner:
+    """For requests that take turns, with chunks so short that nobody waits long for another's."""
+    return replace(manner, request=replace(manner.request, chunk_frames=TURN_FRAMES))
+
+
+def service_in(manner: Manner, engine: Engine, clip: np.ndarray | None, settings: ServerSettings,
+               told: Notices) -> SpeechService:
+    """A service that speaks in `manner` unless a request says otherwise; `clip` is what the manner reads.
+
+    `told` hears when the model is there.
+    """
+    def prepare() -> SpeechRequest:
+        request = manner.voiced(engine, clip, told).request
+        told.note("tts: the model is loaded")
+        return request
+
+    given = {name: value for name in ("max_chars", "gap") if (value := getattr(manner, name)) is not None}
+    return SpeechService(engine, replace(settings, **given), manner.request, prepare)
