@@ -6,15 +6,19 @@ import numpy as np
 import pytest
 import torch
 
+from tts_cli.loading import load_engine
 from tts_cli.qwen3tts.codec import open_codec
 from tts_cli.qwen3tts.layers import StreamState
 
 FRAMES = 340  # several attention windows of 72
 
 
-@pytest.fixture(scope="module")
-def code2wav(pair):
-    return open_codec(pair[1], device="cpu").code2wav
+@pytest.fixture(scope="module", params=["tensors", "stored"])
+def code2wav(request, pair):
+    """As `tts codec` loads it, and as it speaks on the CPU, multiplying with the file's own bytes."""
+    if request.param == "tensors":
+        return open_codec(pair[1], device="cpu").code2wav
+    return load_engine(*pair, device="cpu", dtype="float32").models.code2wav
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ class MatrixStack:
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
-def times_few(x: Tensor, w: Tensor) -> Tensor:
+def times_float32(x: Tensor, w: Tensor) -> Tensor:
     """x [n, columns] @ w.T for a float32 weight [rows, columns] of torch, to [n, rows]; see `layers.dense`."""
     data = w.detach().numpy().view(np.uint8)
     return Matrix(data, Kind.F32, tuple(w.shape), team_of(torch.get_num_threads())).times(x)

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from tts_cli.compiled.matrix import Matrix, MatrixStack
 
 
-# Rows up to which the compiled kernel beats BLAS (AVX2, one thread: 2 x with 4 rows, 1.5 x with 16, even with 32).
-FEW = 16
-
-
 @dataclass(frozen=True)
 class TransformerConfig:
     hidden: int
@@ -57,19 +53,19 @@ def product(x: Tensor, w: Tensor) -> Tensor:
 
 
 def dense(x: Tensor, w: "Tensor | MatrixStack", bias: Tensor | None = None) -> Tensor:
-    """x [n, K] @ w.T (+ bias) -> [n, N]: `F.linear`, or for few float32 rows on the CPU the compiled kernel.
+    """x [n, K] @ w.T (+ bias) -> [n, N]: `F.linear`, or for float32 on the CPU the compiled kernel.
 
-    BLAS repacks the whole weight for any number of rows; the kernel reads it once, as fast as memory gives it.
+    BLAS repacks the whole weight for any number of rows; the kernel reads it once, as fast as memory gives it (2 x with
+    4 rows, even from 32 on), and a row has the same bits in any company, so that chunks of a stream differ less.
     """
     if not isinstance(w, Tensor):
         y = w.times(x)
-    elif (len(x) > FEW or w.device.type != "cpu" or w.dtype != torch.float32 or w.shape[1] % UNIT
-            or torch.is_grad_enabled()):
+    elif w.device.type != "cpu" or w.dtype != torch.float32 or w.shape[1] % UNIT or torch.is_grad_enabled():
         return F.linear(x, w, bias)
     else:
-        from tts_cli.compiled.matrix import times_few  # numba takes a while to import
+        from tts_cli.compiled.matrix import times_float32  # numba takes a while to import
 
-        y = times_few(x, w)
+        y = times_float32(x, w)
     return y if bias is None else y + bias
 
 
