@@ -38,7 +38,7 @@ class FakeEngine:
     """Noise of the seed and the text: four chunks, or chunks without end."""
 
     sample_rate = RATE
-    default_clip = None
+    default_clip = default_voice = None
     paths, languages, voice_names, unused = [], [], [], frozenset(("codes",))
 
     def __init__(self, seconds: float):

@@ -12,6 +12,7 @@ import numpy as np
 
 from tts_cli.engine import AudioChunk, CancelToken, Speech, SpeechRequest
 from tts_cli.errors import UsageError
+from tts_cli.notices import Notices
 from tts_cli.server.app import create_app
 from tts_cli.server.run import Server, listen, url_of
 from tts_cli.server.service import SpeechService
@@ -35,6 +36,7 @@ class SineEngine:
     paths: list[Path] = []
     languages = ["english", "german"]
     voice_names = VOICES
+    default_voice = "low"
     unused = frozenset()
     default_clip = None
 
@@ -93,7 +95,7 @@ def serving(engine, defaults: SpeechRequest | None = None, **settings) -> Iterat
     """A real server on a free port, in a thread."""
     service = SpeechService(engine, ServerSettings(**settings), defaults)
     listener = listen("127.0.0.1", 0)
-    server = Server(create_app(service), service.settings, 3, service.end)
+    server = Server(create_app(service), service, 3, Notices())
     url = url_of(listener)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
     thread.start()

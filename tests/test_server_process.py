@@ -172,6 +172,22 @@ def test_sigterm_lets_running_requests_finish_but_not_for_ever(pair):
     assert not server.answers() and "Traceback" not in server.said
 
 
+def test_a_second_ctrl_c_cancels_what_runs(pair):
+    server = Process("-m", pair[0], "--no-voice")
+    answers: list[httpx.Response] = []
+    body = {"input": "Good morning. " * 1000}
+    asking = threading.Thread(target=lambda: answers.append(httpx.post(server.url + "/tts", json=body, timeout=60)))
+    asking.start()
+    until(lambda: "tts_active_streams 1.0" in httpx.get(server.url + "/metrics").text)
+    server.process.send_signal(signal.SIGINT)
+    until(lambda: "Ctrl-C again" in server.said)
+    assert "1 request is not done and may take 30 s" in server.said and server.process.poll() is None
+    assert server.end(signal.SIGINT) == 0
+    asking.join()
+    assert answers[0].status_code == 503 and error_of(answers[0])["code"] == "cancelled"
+    assert "the server was stopped" in error_of(answers[0])["message"] and "Traceback" not in server.said
+
+
 def test_a_pair_that_is_damaged_is_refused_before_serving(pair, tmp_path):
     (tmp_path / "talker.gguf").write_bytes(pair[0].read_bytes()[:-4000])
     run = tts("serve", "-m", tmp_path / "talker.gguf", "-mm", pair[1], "--port", "0")

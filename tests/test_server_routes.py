@@ -129,6 +129,7 @@ def test_voices_and_models_are_listed(server):
     for route in ("/v1/audio/voices", "/v1/voices"):
         listed = server.client.get(route).json()
         assert listed["voices"] == VOICES and [entry["id"] for entry in listed["data"]] == VOICES
+        assert listed["default"] == "low"
     assert server.client.get("/v1/models").json()["data"][0]["object"] == "model"
 
 
@@ -201,12 +202,16 @@ def test_an_error_shows_no_more_than_the_beginning_of_the_input(server):
 
 def test_other_routes_methods_and_media_types(server):
     client = server.client
-    assert client.get("/nothing").status_code == 404 and error_of(client.get("/nothing"))["code"] == "not_found"
+    answer = client.get("/nothing")
+    assert answer.status_code == 404 and error_of(answer)["code"] == "not_found"
+    assert error_of(answer)["message"] == "GET '/nothing' is not a route; the API's page /docs lists them"
     answer = client.get("/tts")
-    assert answer.status_code == 405 and answer.headers["allow"] == "POST" and error_of(answer)
+    assert answer.status_code == 405 and answer.headers["allow"] == "POST"
+    assert error_of(answer)["message"] == "GET '/tts': this route takes POST"
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
         answer = client.post("/tts", content=b'{"input": "a"}', headers={"content-type": kind})
         assert answer.status_code == 415 and "application/json" in error_of(answer)["message"]
+        assert ("--json" in error_of(answer)["message"]) == (kind == "application/x-www-form-urlencoded")  # of curl -d
     answer = client.post("/tts", content=b"x", headers={"content-type": "multipart/form-data"})
     assert answer.status_code == 400 and error_of(answer)
     answer = client.post("/tts", files=[("speaker_ref", b"a"), ("speaker_ref", b"b")], data={"input": "a"})

@@ -216,6 +216,7 @@ class Engine(Protocol):
     paths: list[Path]        # the model's files, which no output may overwrite
     languages: list[str]     # besides "auto"
     voice_names: list[str]   # what `SpeechRequest.voice` may name; empty when there are none
+    default_voice: str | None  # the one of these that speaks when none is named
     unused: frozenset[str]   # fields of a request that make no difference, "codes" when chunks have none
     default_clip: Path | None  # a recording to clone when no voice is given, for models that would pick one at random
 

@@ -120,7 +120,7 @@ def serve(
     _log_to_stderr(quiet, verbose)
     tell(f"tts: serving on {url_of(listener)}")
     service = service_in(manner, engine, clip, settings, console)
-    server = Server(create_app(service), settings, grace, service.end)
+    server = Server(create_app(service), service, grace, console)
     return _run(service, server, listener)
 
 

@@ -86,6 +86,10 @@ class KokoroEngine:
     def voice_names(self) -> list[str]:
         return self.voices.names
 
+    @property
+    def default_voice(self) -> str | None:
+        return self.voices.default
+
     def voice_paths(self, spec: str) -> list[Path]:
         """See `Engine.voice_paths`."""
         return [self.voices.path(name) for name, _ in parse_mix(spec)]
@@ -126,7 +130,7 @@ class KokoroEngine:
         return voice, chain([first], pieces)
 
     def _voice(self, request: SpeechRequest) -> KokoroVoice:
-        voice = self.voices.default if request.voice is None else request.voice
+        voice = self.default_voice if request.voice is None else request.voice
         if voice is None:
             raise UsageError("voice: this checkpoint has no voices; give a file: --voice FILE.pt")
         if isinstance(voice, str):

@@ -84,6 +84,8 @@ class Qwen3TTSEngine:
         """See `Engine.voice_paths`."""
         return voice_store.paths(spec) if self.kind == "base" else []
 
+    default_voice = None  # a name must be given
+
     @property
     def default_clip(self) -> Path | None:
         """The recording a Base model speaks like when no voice is given; it would choose one at random."""

@@ -109,8 +109,8 @@ def _add_facts(app: FastAPI, service: SpeechService) -> None:
     @app.get("/v1/voices", responses=openapi.ERRORS)
     def voices() -> VoiceList:
         """The voices that `voice` may name."""
-        names, default = engine.voice_names, service.defaults.voice
-        default = default if isinstance(default, str) or default is None else default.name
+        names, default = engine.voice_names, service.defaults.voice or engine.default_voice
+        default = getattr(default, "name", default)
         return VoiceList(data=[VoiceEntry(id=name, name=name) for name in names], default=default, voices=names)
 
     @app.get("/v1/models", responses=openapi.ERRORS)

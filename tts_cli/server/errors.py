@@ -92,8 +92,18 @@ def install(app: FastAPI) -> None:
     async def answer(request: Request, error: Exception) -> JSONResponse:
         return api_error(error).response()
 
+    async def no_route(request: Request, error: HTTPException) -> JSONResponse:
+        asked = f"{request.method} {shown(request.url.path)}"
+        allowed = (error.headers or {}).get("Allow")
+        message = f"{asked} is not a route; the API's page /docs lists them"
+        if allowed is not None:
+            message = f"{asked}: this route takes {allowed}"
+        return api_error(HTTPException(error.status_code, message, error.headers)).response()
+
     for kind in (ApiError, ValidationError, HTTPException, UsageError, TtsError):
         app.add_exception_handler(kind, answer)
+    for status in (404, 405):  # none of the routes answers so
+        app.add_exception_handler(status, no_route)
 
 
 def _invalid(error: ValidationError) -> ApiError:

@@ -17,6 +17,7 @@ MAX_FIELDS = 50
 MAX_STRINGS = 4 * MAX_FIELDS  # in JSON: names and values, with room for text that is no field
 MAX_REST = 8192               # bytes of JSON that are in no string
 FILE = "speaker_ref"
+_HINTS = {"application/x-www-form-urlencoded": "; curl needs -H 'Content-Type: application/json', or --json for -d"}
 _BOUNDARY = re.compile(rb"[0-9A-Za-z'()+_,./:=?-]{1,70}")  # RFC 2046
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -65,7 +66,8 @@ async def _json(request: Request, kind: type[Model], *others: str) -> Model:
     media_type = _media_type(request)
     if media_type != "application/json":
         raise ApiError(415, f"Content-Type: {shown(media_type)} is not one of "
-                            f"{', '.join(('application/json', *others))}", code="unsupported_media_type")
+                            f"{', '.join(('application/json', *others))}{_HINTS.get(media_type, '')}",
+                       code="unsupported_media_type")
     return parsed(kind, await request.body())
 
 

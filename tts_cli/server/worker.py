@@ -208,6 +208,10 @@ class SpeechWorker:
     def active(self) -> int:
         return sum(not job.is_waiting for job in tuple(self._jobs))
 
+    @property
+    def unfinished(self) -> int:
+        return len(self._jobs)
+
     def submit(self, start: Callable[[CancelToken], Source], ready: Callable[[], bool] = lambda: True, *,
                long_start: bool = False) -> Job:
         """To be called on the event loop that consumes the job. Raises `Busy`."""
@@ -272,7 +276,7 @@ class SpeechWorker:
 
     def _turn(self, job: Job) -> bool:
         if job.is_cancelled:
-            raise Cancelled("the request was cancelled")
+            raise Cancelled("the server was stopped before this request was done")
         if not job.is_prepared:
             job.prepare()
             return False
