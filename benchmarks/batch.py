@@ -19,6 +19,7 @@ from tts_cli.batch.speaker import Setup, Speaker
 from tts_cli.batch.store import Store
 from tts_cli.batch.workers import Pool
 from tts_cli.model_choice import ModelChoice
+from tts_cli.notices import Notices
 
 TEXT = "This is sentence number {}, which is about as long as the sentences of a book are."
 
@@ -63,7 +64,7 @@ def main() -> None:
     parser.add_argument("--crews", default="local,pool,ray")
     args = parser.parse_args()
     choice = ModelChoice(None if args.model is None else (args.model, None), "auto", "auto", 1, None)
-    maker = Rows({"max_frames": args.frames, "greedy": bool(args.frames)}, Path(), [args.model])
+    maker = Rows({"max_frames": args.frames, "greedy": bool(args.frames)}, Path(), [args.model], choice.open(Notices()))
     rows = [maker.row(Entry(n, {"id": f"r{n}", "text": " ".join([TEXT.format(n)] * args.sentences)}))
             for n in range(args.rows)]
     each = {name: measure(name, choice, rows) for name in args.crews.split(",")}

@@ -8,6 +8,7 @@ import pytest
 from cli_tools import tts
 from clips import speech_like
 from factory import tiny_pair
+from kokoro_folder import kokoro_folder
 from test_batch_run import manifest, results
 
 from tts_cli import voice_store
@@ -24,7 +25,7 @@ from tts_cli.voices import Voice
 
 
 def rows(*texts, **options):
-    maker = Rows({}, None, [])
+    maker = Rows({}, None, [], fake_speech.FakeEngine(0))
     return [maker.row(Entry(n, {"id": f"r{n}", "text": text, **options})) for n, text in enumerate(texts)]
 
 
@@ -101,6 +102,13 @@ def test_another_training_of_a_model_is_another_model(pair, tmp_path):
     for source, target in zip(pair, moved, strict=True):
         target.write_bytes(source.read_bytes())
     assert identity(pair) == identity(moved) != identity(other)
+
+
+def test_another_config_of_a_kokoro_checkpoint_is_another_model(tmp_path):
+    def identity(**edits):
+        folder = kokoro_folder(tmp_path, **edits)
+        return model_identity(ModelChoice((str(folder), None), "cpu", "auto", 1, None), open_engine(folder))
+    assert identity() == identity() != identity(max_dur=9)
 
 
 @pytest.mark.parametrize("one, other", [("a", "A"), ("\u00e9", "e\u0301"), ("\u00c9", "e\u0301"), ("\u212b", "a\u030a"),

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from fake_speech import FakeEngine
 
 from tts_cli.batch.manifest import Entry, Problem, read_manifest
 from tts_cli.batch.rows import Rows
@@ -15,8 +16,8 @@ def read(tmp_path, name, content, by=None):
     return list(read_manifest(path, by))
 
 
-def ready(tmp_path, fields, line=1, **defaults):
-    return Rows(defaults, tmp_path, ["model"]).row(Entry(line, {"id": "a", "text": "Hello.", **fields}))
+def ready(tmp_path, fields, engine=FakeEngine, model="model", **defaults):
+    return Rows(defaults, tmp_path, [model], engine(0)).row(Entry(1, {"id": "a", "text": "Hello.", **fields}))
 
 
 def test_json_lines(tmp_path):
@@ -116,10 +117,61 @@ def test_the_key_is_of_what_decides_the_sound(tmp_path):
     assert key() == key(id="b", note="x", lang="auto", speed=1, format="wav", greedy=False)
     assert key(speaker_file="a.wav") == key(speaker_file="b.wav")
     different = [key(), key(text="Hello!"), key(seed=1), key(lang="en"), key(format="flac"),
-                 key(speaker_file="a.wav"), key(speaker_file="c.wav"), Rows({}, tmp_path, ["other"]).row(
-                     Entry(1, {"id": "a", "text": "Hello."})).key]
+                 key(speaker_file="a.wav"), key(speaker_file="c.wav"), ready(tmp_path, {}, model="other").key]
     assert len(set(different)) == len(different)
     assert ready(tmp_path, {"id": "b"}).seed == ready(tmp_path, {}).seed != ready(tmp_path, {"text": "Other."}).seed
+
+
+def test_how_a_text_is_divided_counts_where_it_is(tmp_path):
+    def keys(**options):
+        texts = ("One sentence.", "One sentence, and a second one follows. It is long enough to stand alone, it is.")
+        return [ready(tmp_path, {"text": text, **options}).key for text in texts]
+    (short, long), wide, cut = keys(), keys(gap=0.5), keys(max_chars=50)
+    assert wide[0] == cut[0] == keys(max_chars=50, gap=0.5)[0] == short
+    assert wide[1] == keys(gap=1)[1] == keys(max_chars=300)[1] == long  # one utterance
+    assert len({long, cut[1], keys(max_chars=50, gap=0.5)[1], keys(max_chars=50, gap=0)[1]}) == 4
+    assert keys(max_chars=50, gap=0.25) == cut  # as it is without
+    asked = "[pause:1s] One sentence. [pause:2s]"
+    assert len({ready(tmp_path, {"text": text}).key for text in (asked, "One sentence.", asked.replace("2", "3"))}) == 3
+
+
+def test_options_that_the_model_does_not_heed_do_not_count(tmp_path):
+    class Kokoro(FakeEngine):
+        unused = frozenset(("temperature", "greedy", "max_frames", "codes"))
+
+    for engine in (FakeEngine, Kokoro):
+        differ = [ready(tmp_path, option, engine).key != ready(tmp_path, {}, engine).key
+                  for option in ({"temp": 1}, {"greedy": True}, {"max_frames": 9}, {"seed": 5}, {"lang": "en"})]
+        assert differ == [engine is FakeEngine] * 3 + [True, True]
+    greedy = [ready(tmp_path, {"greedy": True, **option}).key for option in ({}, {"top_k": 5}, {"sub_top_p": 0.5},
+                                                                           {"repeat_penalty": 2})]
+    assert greedy[0] == greedy[1] == greedy[2] != greedy[3]
+
+
+def test_the_voice_that_speaks_counts_whether_it_was_named_or_not(tmp_path):
+    for name in ("pack.bin", "clip.wav"):
+        (tmp_path / name).write_bytes(b"one")
+
+    class Named(FakeEngine):
+        default_voice = "heart"
+
+        def voice_paths(self, spec):
+            return [tmp_path / "pack.bin"]
+
+    class Cloning(FakeEngine):
+        default_clip = tmp_path / "clip.wav"
+
+    def keys(engine, **fields):
+        found = [ready(tmp_path, fields, engine).key]
+        path = tmp_path / ("pack.bin" if engine is Named else "clip.wav")
+        path.write_bytes(b"two")
+        found.append(ready(tmp_path, fields, engine).key)
+        path.write_bytes(b"one")
+        return found
+    assert keys(Named) == keys(Named, voice="heart") == keys(Named, no_voice=True) != keys(Named, voice="bella")
+    assert len({*keys(Named), *keys(Named, voice="bella")}) == 4
+    assert keys(Cloning) == keys(Cloning, speaker_file="clip.wav") and len(set(keys(Cloning))) == 2
+    assert len({*keys(Cloning, no_voice=True), *keys(Cloning)}) == 3
 
 
 @pytest.mark.parametrize("fields, told", [

@@ -1,14 +1,14 @@
 """A row of the manifest, made ready to speak: its id, its text, its options over those of the command line, its key.
 
-The key is a digest of what decides the sound: text, options, the content of the files and saved voices they name, the
-model. A row whose key was finished before is not spoken again, and a row without a seed takes its seed from it, so that
-it sounds the same wherever and whenever it is spoken.
+The key is a digest of what decides the sound, and of nothing else: the utterances and the silence between them, the
+options that the model heeds, the content of the voice, the model. A row whose key was finished before is not spoken
+again, and a row without a seed takes its seed from it, so that it sounds the same wherever and whenever it is spoken.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,14 +16,14 @@ from pathlib import Path
 from tts_cli.audio.encode import FORMATS
 from tts_cli.batch.content import input_digest
 from tts_cli.batch.manifest import Entry
-from tts_cli.engine import SpeechRequest
+from tts_cli.engine import Engine, SpeechRequest
 from tts_cli.errors import UsageError
 from tts_cli.flags import FLAGS, flags_named
 from tts_cli.manner import Manner, name_or_file
 from tts_cli.text import MAX_TEXT_BYTES, clean_text
 from tts_cli.utterances import estimate_seconds
 
-KEY_VERSION = 1
+KEY_VERSION = 2
 # Fields of a request by the columns that set them: the names of the options.
 _REQUEST = {flag.removeprefix("--").replace("-", "_"): field for field, flag in FLAGS.items()
             if field not in ("voice", "max_chars", "gap", "chunk_frames")}
@@ -34,6 +34,8 @@ COLUMNS: dict[str, type] = dict.fromkeys(
     ("voice", "speaker_file", "ref_text", "lang", "instruct", "text_mode", "format"), str) | _NUMBERS | _SWITCHES
 _OTHER_NAMES = {"speaker": "voice", "language": "lang", "tts_lang": "lang", "tts_speaker_file": "speaker_file"}
 _WHOSE_VOICE = ("voice", "speaker_file", "no_voice")
+_DIVIDES = ("max_chars", "gap")  # count in the key by the utterances they make
+_SAMPLED = ("temp", "top_k", "top_p", "sub_temp", "sub_top_k", "sub_top_p")  # what greedy leaves without a meaning
 _NEUTRAL = (None, False, "")
 _TRUE, _FALSE = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
@@ -98,17 +100,18 @@ def manner_of(options: Mapping) -> Manner:
 class Rows:
     """Makes rows of entries.
 
-    defaults     options for every row, by column names, as the command line gave them
-    folder       what the paths of the manifest are relative to
-    model        what `model_identity` says
-    voice_paths  the files of a voice that is given by name: `Engine.voice_paths`
+    defaults  options for every row, by column names, as the command line gave them
+    folder    what the paths of the manifest are relative to
+    model     what `model_identity` says
+    engine    it says which options it does not heed, and what the voices are made of
     """
 
-    def __init__(self, defaults: Mapping, folder: Path, model: list,
-                 voice_paths: Callable[[str], Iterable[Path]] = lambda name: ()):
+    def __init__(self, defaults: Mapping, folder: Path, model: list, engine: Engine):
         self._defaults = {name: value for name, value in defaults.items() if value not in _NEUTRAL}
-        self._folder, self._model, self._voice_paths = folder, model, voice_paths
-        self._content = lru_cache(1024)(self._content_of)
+        self._folder, self._model, self._engine = folder, model, engine
+        self._unheeded = {name for name, field in _REQUEST.items() if field in engine.unused}
+        self._digest = lru_cache(1024)(input_digest)
+        self._named_voice = lru_cache(1024)(lambda spec: [spec, *map(input_digest, engine.voice_paths(spec))])
 
     def row(self, entry: Entry) -> Row:
         """Raises `UsageError` saying what is wrong with the entry."""
@@ -152,16 +155,24 @@ class Rows:
         return str(self._folder / Path(value).expanduser()) if _is_path(name, value) else value
 
     def _key(self, text: str, options: dict) -> str:
-        said = {name: self._content(name, value) if name in ("speaker_file", "voice") else value
-                for name, value in options.items()}
-        content = json.dumps([KEY_VERSION, self._model, text, said], sort_keys=True)
+        spoken = [[piece.lead, piece.text, piece.pause] for piece in manner_of(options).pieces(text)]
+        left_out = {*_WHOSE_VOICE, *_DIVIDES, *self._unheeded, *(_SAMPLED if options.get("greedy") else ())}
+        heeded = {name: value for name, value in options.items() if name not in left_out}
+        content = json.dumps([KEY_VERSION, self._model, spoken, heeded, self._voice_of(options)], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
-    def _content_of(self, name: str, value: str) -> list:
-        """What a voice is made of: the content of its file, or its name and the content of the files behind that."""
-        if _is_path(name, value):
-            return [input_digest(value)]
-        return [value, *map(input_digest, self._voice_paths(value))]
+    def _voice_of(self, options: dict) -> list:
+        """What the voice is made of: the content of its file, or its name and the content of the files behind that.
+
+        The voice that speaks where none is given is as good as the same one given.
+        """
+        for name in ("speaker_file", "voice"):
+            if name in options and _is_path(name, options[name]):
+                return [self._digest(options[name])]
+        if (spec := options.get("voice", self._engine.default_voice)) is not None:
+            return self._named_voice(spec)
+        clip = None if options.get("no_voice") else self._engine.default_clip
+        return [] if clip is None else [self._digest(clip)]
 
 
 def _is_path(name: str, value) -> bool:

@@ -56,8 +56,7 @@ class BatchRun:
             self._book = Book(self._join, self._defaults["gap"], [self._manifest])
         engine = self._choice.open(self._console)
         with Store(self._folder, remote=self._place.audio_to) as store:
-            rows = Rows(self._defaults, self._manifest.parent, model_identity(self._choice, engine),
-                        engine.voice_paths)
+            rows = Rows(self._defaults, self._manifest.parent, model_identity(self._choice, engine), engine)
             batch = Batch(self._manifest, self._by, rows, store, Check(engine, self._console),
                           self._book.files if self._book else ())
             survey = batch.survey()

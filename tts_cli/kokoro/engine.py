@@ -80,7 +80,7 @@ class KokoroEngine:
 
     @property
     def paths(self) -> list[Path]:
-        return [builtin.cache_file() if self.weights is None else self.weights]
+        return [builtin.cache_file()] if self.weights is None else [self.weights, self.weights.with_name("config.json")]
 
     @property
     def voice_names(self) -> list[str]:
