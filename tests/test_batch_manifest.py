@@ -46,6 +46,16 @@ def test_tables(tmp_path, name, mark):
         Entry(3, {"id": "a", "text": "One, two\r\nlines"}), Entry(5, {"id": "b", "text": "Two", "note": "x"})]
 
 
+@pytest.mark.parametrize("mark", ";\t")
+def test_a_csv_with_semicolons_as_excel_writes_it(tmp_path, mark):
+    text = '\ufeff\nid;text;speed\n\na;"One; two";0,5\nb;Two, three;\nc;Three; four;1\n'.replace(";", mark)
+    *entries, problem = read(tmp_path, "m.csv", text)
+    assert entries == [Entry(4, {"id": "a", "text": f"One{mark} two", "speed": "0,5"}),
+                       Entry(5, {"id": "b", "text": "Two, three"})]
+    assert problem.line == 6 and {";": "semicolons", "\t": "tabs"}[mark] in problem.message
+    assert read(tmp_path, "m.csv", "id,text,a;b\na,b;c,\n") == [Entry(2, {"id": "a", "text": "b;c"})]
+
+
 def test_a_table_with_too_many_cells_or_a_repeated_column(tmp_path):
     assert read(tmp_path, "m.csv", "id,text\na,Hello, world\nb,Two\n")[0].line == 2
     assert "text more than once" in read(tmp_path, "m.csv", "id,text,text\n")[0].message
@@ -53,7 +63,8 @@ def test_a_table_with_too_many_cells_or_a_repeated_column(tmp_path):
 
 
 def test_a_table_needs_its_columns(tmp_path):
-    assert "no column id and no column text; it names id;text" in read(tmp_path, "m.csv", "id;text\na;b\n")[0].message
+    assert "no column id and no column text; it names a, b" in read(tmp_path, "m.csv", "a;b\nc;d\n")[0].message
+    assert "no column id and no column text; it names id;text" in read(tmp_path, "m.tsv", "id;text\na;b\n")[0].message
     assert read(tmp_path, "m.csv", "ID, Text\na,b\n") == [Entry(2, {"ID": "a", "Text": "b"})]
 
 
@@ -91,8 +102,10 @@ def test_manifests_that_cannot_be_read(tmp_path):
 
 
 def test_a_row_takes_options_by_any_spelling_and_keeps_the_rest(tmp_path):
-    row = ready(tmp_path, {"Language": "english", "top-k": "5", "temp": 1, "greedy": "no", "Take": 3, "seed": "9"})
-    assert row.options == {"lang": "english", "top_k": 5, "temp": 1.0} and row.extra == {"Take": 3} and row.seed == 9
+    row = ready(tmp_path, {"Language": "english", "top-k": "5", "temp": 1, "greedy": "no", "Take": 3, "seed": "9",
+                           "gap": "0,5"})
+    assert row.options == {"lang": "english", "top_k": 5, "temp": 1.0, "gap": 0.5}
+    assert row.extra == {"Take": 3} and row.seed == 9
     request = row.manner().request
     assert (request.language, request.top_k, request.temperature, request.seed) == ("english", 5, 1.0, 9)
 
@@ -181,7 +194,7 @@ def test_the_voice_that_speaks_counts_whether_it_was_named_or_not(tmp_path):
         "../a", "a/b", "a\\b", ".a", "a.", "CON", "nul.x",
         "nul .x", "com\u00b9", "CONIN$", "a\0", "a:b", "a\nb", "a\udcff", "x" * 201, "é" * 101)),
     ({"seed": 1.5}, "seed: 1.5 is not a whole number"), ({"seed": True}, "whole number"),
-    ({"temp": "warm"}, "a number"),
+    ({"temp": "warm"}, "a number"), ({"temp": "1,5,0"}, "'1,5,0' is not a number"),
     ({"greedy": "maybe"}, "true or false"), ({"lang": 5}, "text"), ({"seed": 1, "Seed": 2}, "two columns"),
     ({"voice": "a", "speaker_file": "b"}, "exclude"), ({"greedy": True, "temp": 1}, "exclude"),
     ({"temp": 10 ** 400}, "temp: 1000.* is not a number"), ({"speaker_file": "a\0b.wav"}, "no such file|null"),

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,7 +19,8 @@ from tts_cli.sentences import stops
 from tts_cli.text import MAX_TEXT_BYTES, decode_text
 
 JSON_SUFFIXES = (".jsonl", ".ndjson")
-DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
+DELIMITERS = {".csv": ",;\t", ".tsv": "\t", ".tab": "\t"}  # the first one that is in the header
+_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs"}
 NEEDED = ("id", "text")  # columns of a table
 DIVISIONS = ("line", "paragraph", "sentence")
 MAX_LINE_BYTES = 6 * MAX_TEXT_BYTES + (1 << 20)  # a text whose every character is escaped, and its options
@@ -49,7 +50,7 @@ def read_manifest(path: str | Path, by: str | None = None) -> Iterator[Entry | P
     """The rows of a manifest, in order; the file's extension says its kind.
 
     .jsonl, .ndjson    an object a line
-    .csv, .tsv, .tab   a table with a header
+    .csv, .tsv, .tab   a table with a header; .csv also with semicolons, as Excel writes it where commas are decimal
     others             text: an utterance a line, or `by` "paragraph" or "sentence"; ids are six-digit numbers, those
                        of the lines or counted
 
@@ -140,9 +141,13 @@ def _finite(number: str) -> float:
     return float(number) if math.isfinite(float(number)) else _not_json(number)
 
 
-def _table(lines: _Lines, delimiter: str) -> Iterator[Entry | Problem]:
+def _table(lines: _Lines, delimiters: str) -> Iterator[Entry | Problem]:
     csv.field_size_limit(MAX_LINE_BYTES)  # it is the process's, and 128 KiB at first
-    rows = csv.reader(lines, delimiter=delimiter, strict=True)
+    read, head = iter(lines), [""]  # up to the header
+    while not head[-1].strip() and (line := next(read, None)) is not None:
+        head.append(line)
+    delimiter = next((one for one in delimiters if one in head[-1]), delimiters[0])
+    rows = csv.reader(chain(head[1:], read), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     begin = 1
     try:
@@ -160,7 +165,7 @@ def _table(lines: _Lines, delimiter: str) -> Iterator[Entry | Problem]:
                     return
             elif len(row) > len(header):
                 yield Problem(begin, f"{len(row)} cells, and the header has {len(header)}; put cells that hold "
-                                     f"{'a tab' if delimiter == chr(9) else 'commas'} in double quotes")
+                                     f"{_NAMES[delimiter]} in double quotes")
             else:
                 yield Entry(begin, {name: cell for name, cell in zip(header, row, strict=False) if name and cell != ""})
             begin = rows.line_num + 1

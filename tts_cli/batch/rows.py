@@ -214,7 +214,7 @@ def _parsed(name: str, value, kind: type):
                 raise ValueError
             return value.strip().lower() in _TRUE
         if isinstance(value, str):
-            return kind(value)
+            return kind(value.replace(",", ".") if kind is float else value)  # 0,5 in most of Europe
         if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
