@@ -6,7 +6,7 @@ import pytest
 from fake_speech import FakeEngine
 
 from tts_cli.batch.manifest import Entry, Problem, read_manifest
-from tts_cli.batch.rows import Rows
+from tts_cli.batch.rows import COLUMNS, Rows, meant
 from tts_cli.errors import UsageError
 
 
@@ -114,6 +114,13 @@ def test_a_row_counts_over_the_command_line(tmp_path):
     defaults = dict(lang="german", greedy=True, speaker_file="/clip.wav", ref_text="Words.", gap=0.5)
     row = ready(tmp_path, {"voice": "anna", "temp": 0.5}, **defaults)
     assert row.options == {"lang": "german", "voice": "anna", "temp": 0.5, "gap": 0.5}
+
+
+@pytest.mark.parametrize("column, option", [
+    ("sped", "speed"), ("voise", "voice"), ("Temperature", "temp"), ("speaker-fil", "speaker_file"),
+    ("instructions", "instruct"), *dict.fromkeys(("chapter", "mood", "note", "title", "text_en", "x")).items()])
+def test_a_column_that_is_nearly_an_option(column, option):
+    assert meant(column) == option and all(meant(name) == name for name in COLUMNS)
 
 
 def test_paths_are_found_from_the_manifest(tmp_path):

@@ -191,6 +191,13 @@ def test_a_folder_that_cannot_be_made(pair, tmp_path):
     assert run.code == 1 and "file/out" in run.error
 
 
+def test_a_column_that_is_perhaps_misspelt_is_told_once(batch, tmp_path):
+    rows = [{**row, "sped": 2, "note": "x"} for row in ROWS]
+    run = batch(rows)
+    assert run.code == 0 and run.err.count("did you mean") == 1 and results(tmp_path / "out")["a"]["extra"]["sped"] == 2
+    assert "tts: warning: column 'sped' is kept, not used; did you mean speed?\n" in run.err
+
+
 def test_standard_output_stays_empty_and_quiet_is_quiet(batch):
     run = batch(ROWS[:1], "-q")
     assert run.code == 0 and run.out == b"" and run.err == ""

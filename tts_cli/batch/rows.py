@@ -5,6 +5,7 @@ options that the model heeds, the content of the voice, the model. A row whose k
 again, and a row without a seed takes its seed from it, so that it sounds the same wherever and whenever it is spoken.
 """
 
+import difflib
 import hashlib
 import json
 import re
@@ -42,6 +43,7 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f-\x9f\ud800-\udfff/\\:*?"<>|]')
 _RESERVED = re.compile(r"(?i:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?")  # on Windows
 _ID_BYTES = 200  # of the 255 a file name may have
+_NEARLY = 0.8  # difflib's ratio: one letter of four or five is another
 
 
 @dataclass(frozen=True)
@@ -179,14 +181,24 @@ def _is_path(name: str, value) -> bool:
     return name == "speaker_file" or (name == "voice" and name_or_file(value)[1] is not None)
 
 
+def meant(column: str) -> str | None:
+    """The option whose name, or whose name elsewhere, is nearly that of a column which is none."""
+    known = dict.fromkeys(COLUMNS) | _OTHER_NAMES | {field: name for name, field in _REQUEST.items()}
+    found = difflib.get_close_matches(_plain(column), known, 1, _NEARLY)
+    return (known[found[0]] or found[0]) if found else None
+
+
+def _plain(column: str) -> str:
+    return column.strip().lower().replace("-", "_")
+
+
 def _named(fields: Mapping) -> dict:
     """Columns by the names of the options, with underscores; empty cells left out."""
     named = {}
     for given, value in fields.items():
         if value is None or value == "":
             continue
-        plain = given.strip().lower().replace("-", "_")
-        name = _OTHER_NAMES.get(plain, plain)
+        name = _OTHER_NAMES.get(_plain(given), _plain(given))
         name = name if name in COLUMNS or name in ("id", "text") else given
         if name in named:
             raise UsageError(f"{name}: given in two columns")

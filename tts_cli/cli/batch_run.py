@@ -12,7 +12,7 @@ from tts_cli.batch.content import model_identity
 from tts_cli.batch.join import Book
 from tts_cli.batch.local import Local
 from tts_cli.batch.manifest import read_manifest
-from tts_cli.batch.rows import Rows, manner_of
+from tts_cli.batch.rows import Rows, manner_of, meant
 from tts_cli.batch.run import Batch, Tally
 from tts_cli.batch.speaker import Setup, Speaker
 from tts_cli.batch.store import RESULTS, Store
@@ -64,14 +64,21 @@ class BatchRun:
                 return self._refuse(survey)
             if not survey.rows:
                 raise UsageError(f"{shown(self._manifest)} holds no row to speak")
-            if survey.kept:
-                self._console.detail(f"columns kept as they are: {', '.join(sorted(survey.kept))}")
+            self._tell_of_columns(survey.kept)
             self._choice.tell(self._console)
             tally, wall = self._speak(batch, survey, engine)
             self._report(survey, tally, wall)
             if self._book is not None:
                 self._bind(batch, store, engine, tally)
             return EXIT_SOME_ROWS_FAILED if tally.failed else 0
+
+    def _tell_of_columns(self, kept: set[str]) -> None:
+        """Of those that are no options; one that is nearly called so was perhaps to be one."""
+        for column in sorted(kept):
+            if option := meant(column):
+                self._console.warning(f"column {column!r} is kept, not used; did you mean {option}?")
+        if kept:
+            self._console.detail(f"columns kept as they are: {', '.join(sorted(kept))}")
 
     def _bind(self, batch, store, engine, tally) -> None:
         try:
