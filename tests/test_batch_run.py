@@ -98,6 +98,15 @@ def test_all_problems_are_told_with_their_lines_and_nothing_is_made(batch, tmp_p
         assert f"line {number}: " in line and told in line
 
 
+def test_an_id_that_is_there_twice_is_told_whatever_else_is_wrong_with_its_rows(batch):
+    run = batch([{"id": "a", "text": "Hi", "temp": -1}, {"id": "A", "text": "Hi", "seed": 1, "Seed": 2},
+                 {"id": "a", "text": ""}, {"id": "../x", "text": "Hi"}])
+    told = [line.partition("m.jsonl, ")[2] for line in run.err.splitlines()]
+    assert run.code == 2 and [line[:10] for line in told] == [
+        "line 1: --", "line 2: id", "line 2: se", "line 3: id", "line 3: te", "line 4: id"]
+    assert "'A' names the file of line 1, too" in told[1] and "line 1, too" in told[3]
+
+
 def test_the_list_of_problems_ends(batch):
     run = batch([{"id": str(n)} for n in range(60)])
     assert run.code == 2 and run.err.count("\n") == 51 and "10 more problems" in run.err

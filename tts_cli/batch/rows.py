@@ -181,6 +181,15 @@ def _is_path(name: str, value) -> bool:
     return name == "speaker_file" or (name == "voice" and name_or_file(value)[1] is not None)
 
 
+def identity_of(entry: Entry) -> str | None:
+    """The id, whatever else is wrong with the row; None for one that `Rows.row` refuses."""
+    given = [value for column, value in entry.fields.items() if _plain(column) == "id" and value not in (None, "")]
+    try:
+        return _checked_id(given[0] if given else None)
+    except UsageError:
+        return None
+
+
 def meant(column: str) -> str | None:
     """The option whose name, or whose name elsewhere, is nearly that of a column which is none."""
     known = dict.fromkeys(COLUMNS) | _OTHER_NAMES | {field: name for name, field in _REQUEST.items()}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tts_cli.batch.dispatch import Crew, outcomes
 from tts_cli.batch.manifest import Problem, read_manifest
-from tts_cli.batch.rows import Row, Rows
+from tts_cli.batch.rows import Row, Rows, identity_of
 from tts_cli.batch.store import Store, name_digest
 from tts_cli.errors import TtsError, UsageError
 
@@ -63,10 +63,11 @@ class Batch:
                 survey.add_problem(entry.line, entry.message)
                 continue
             survey.rows += 1
+            if (identity := identity_of(entry)) is not None and (
+                    first := seen.setdefault(name_digest(identity), entry.line)) != entry.line:
+                survey.add_problem(entry.line, f"id: {identity!r} names the file of line {first}, too")
             try:
                 row = self._rows.row(entry)
-                if (first := seen.setdefault(name_digest(row.id), row.line)) != row.line:
-                    raise UsageError(f"id: {row.id!r} names the file of line {first}, too")
                 self._check_file(row)
                 if not (finished := self._store.is_finished(row)):
                     self._check(row)
