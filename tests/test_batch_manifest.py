@@ -123,6 +123,12 @@ def test_a_column_that_is_nearly_an_option(column, option):
     assert meant(column) == option and all(meant(name) == name for name in COLUMNS)
 
 
+def test_0_is_a_value_of_an_option(tmp_path):
+    zeros = dict(temp=0.0, top_k=0, gap=0.0, seed=0)
+    assert ready(tmp_path, {}, **zeros).options == ready(tmp_path, zeros).options == dict(temp=0.0, top_k=0, gap=0.0)
+    assert ready(tmp_path, {}, **zeros).seed == 0 and ready(tmp_path, {}, greedy=False, voice=None).options == {}
+
+
 def test_paths_are_found_from_the_manifest(tmp_path):
     (tmp_path / "ref.wav").write_bytes(b"clip")
     assert ready(tmp_path, {"speaker_file": "ref.wav"}).options["speaker_file"] == str(tmp_path / "ref.wav")
@@ -192,6 +198,10 @@ def test_the_voice_that_speaks_counts_whether_it_was_named_or_not(tmp_path):
     assert len({*keys(Named), *keys(Named, voice="bella")}) == 4
     assert keys(Cloning) == keys(Cloning, speaker_file="clip.wav") and len(set(keys(Cloning))) == 2
     assert len({*keys(Cloning, no_voice=True), *keys(Cloning)}) == 3
+    for name in ("af_x.pt", "bf_x.pt", "same.wav"):
+        (tmp_path / name).write_bytes(b"one")
+    assert keys(Named, voice="af_x.pt") != keys(Named, voice="bf_x.pt")  # other languages
+    assert ready(tmp_path, {"speaker_file": "same.wav"}).key == ready(tmp_path, {"speaker_file": "clip.wav"}).key
 
 
 @pytest.mark.parametrize("fields, told", [

@@ -35,9 +35,10 @@ COLUMNS: dict[str, type] = dict.fromkeys(
     ("voice", "speaker_file", "ref_text", "lang", "instruct", "text_mode", "format"), str) | _NUMBERS | _SWITCHES
 _OTHER_NAMES = {"speaker": "voice", "language": "lang", "tts_lang": "lang", "tts_speaker_file": "speaker_file"}
 _WHOSE_VOICE = ("voice", "speaker_file", "no_voice")
+OF_A_CLIP = ("ref_text", "trim_ref")
+VOICE_COLUMNS = (*_WHOSE_VOICE, *OF_A_CLIP)
 _DIVIDES = ("max_chars", "gap")  # count in the key by the utterances they make
 _SAMPLED = ("temp", "top_k", "top_p", "sub_temp", "sub_top_k", "sub_top_p")  # what greedy leaves without a meaning
-_NEUTRAL = (None, False, "")
 _TRUE, _FALSE = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f-\x9f\ud800-\udfff/\\:*?"<>|]')
@@ -99,6 +100,17 @@ def manner_of(options: Mapping) -> Manner:
                   options.get("ref_text"), options.get("trim_ref", False), options.get("no_voice", False))
 
 
+def stated(options: Mapping) -> dict:
+    """Without those that say nothing; 0 does."""
+    return {name: value for name, value in options.items() if value is not None and value is not False and value != ""}
+
+
+def check_format(options: Mapping) -> None:
+    """Raises `UsageError` for one that no file has."""
+    if (format := options.get("format", "wav")) not in FORMATS:
+        raise UsageError(f"format: {format!r} is unknown, choose one of {', '.join(FORMATS)}")
+
+
 class Rows:
     """Makes rows of entries.
 
@@ -109,7 +121,7 @@ class Rows:
     """
 
     def __init__(self, defaults: Mapping, folder: Path, model: list, engine: Engine):
-        self._defaults = {name: value for name, value in defaults.items() if value not in _NEUTRAL}
+        self._defaults = stated(defaults)
         self._folder, self._model, self._engine = folder, model, engine
         self._unheeded = {name for name, field in _REQUEST.items() if field in engine.unused}
         self._digest = lru_cache(1024)(input_digest)
@@ -127,21 +139,20 @@ class Rows:
         text = clean_text(text)
         own = {name: _parsed(name, fields.pop(name), kind) for name, kind in COLUMNS.items() if name in fields}
         options = self._over_defaults(own)
-        if options.get("format", "wav") not in FORMATS:
-            raise UsageError(f"format: {options['format']!r} is unknown, choose one of {', '.join(FORMATS)}")
+        check_format(options)
         key = self._key(text, options)
         return Row(entry.line, identity, text, options, fields, key, options.pop("seed", int(key[:8], 16)))
 
     def _over_defaults(self, own: dict) -> dict:
         """The row's options, and of the command line's those that they do not contradict."""
-        whose = [name for name in _WHOSE_VOICE if own.get(name) not in _NEUTRAL]
+        whose = [name for name in stated(own) if name in _WHOSE_VOICE]
         if len(whose) > 1:
             raise UsageError(f"{' and '.join(whose)} exclude each other; give one of them")
         if own.get("greedy") and any(own.get(name) is not None for name in ("temp", "sub_temp")):
             raise UsageError("greedy and temp exclude each other; give one of them")
         options = dict(self._defaults)
         if whose:
-            for name in (*_WHOSE_VOICE, "ref_text", "trim_ref"):
+            for name in VOICE_COLUMNS:
                 options.pop(name, None)
         if "temp" in own or "sub_temp" in own:
             options.pop("greedy", None)
@@ -149,8 +160,7 @@ class Rows:
         if "ref_text" in own:
             options["ref_text"] = clean_text(own["ref_text"])
         neutral = {"lang": "auto", "speed": 1.0, "format": "wav"}
-        return {name: value for name, value in options.items()
-                if value is not None and value is not False and neutral.get(name) != value}
+        return {name: value for name, value in stated(options).items() if neutral.get(name) != value}
 
     def _found(self, name: str, value):
         """Paths of the manifest seen from its folder."""
@@ -164,15 +174,16 @@ class Rows:
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
     def _voice_of(self, options: dict) -> list:
-        """What the voice is made of: the content of its file, or its name and the content of the files behind that.
+        """What the voice is made of: a clip's content, or a name, which may tell the language, and the content of the
+        files behind it.
 
         The voice that speaks where none is given is as good as the same one given.
         """
-        for name in ("speaker_file", "voice"):
-            if name in options and _is_path(name, options[name]):
-                return [self._digest(options[name])]
+        if "speaker_file" in options:
+            return [self._digest(options["speaker_file"])]
         if (spec := options.get("voice", self._engine.default_voice)) is not None:
-            return self._named_voice(spec)
+            file = name_or_file(spec)[1]
+            return self._named_voice(spec) if file is None else [file.stem, self._digest(file)]
         clip = None if options.get("no_voice") else self._engine.default_clip
         return [] if clip is None else [self._digest(clip)]
 

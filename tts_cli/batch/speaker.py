@@ -13,7 +13,7 @@ from tts_cli.audio.write import open_writer
 from tts_cli.background import Worker
 from tts_cli.batch.content import file_sha256
 from tts_cli.batch.depot import open_depot
-from tts_cli.batch.rows import Row, manner_of
+from tts_cli.batch.rows import VOICE_COLUMNS, Row, manner_of
 from tts_cli.engine import CancelToken, Engine
 from tts_cli.errors import TtsError, UsageError
 from tts_cli.model_choice import ModelChoice
@@ -22,7 +22,6 @@ from tts_cli.reading import Reading
 from tts_cli.subtitles import cues
 
 VOICES_KEPT = 64
-_WHOSE = ("voice", "speaker_file", "ref_text", "trim_ref", "no_voice")
 _CUT = "cut at the automatic limit: the model had not ended the speech"
 
 
@@ -116,7 +115,7 @@ class Speaker:
 
     def _make(self, row: Row, attempt: int, path: Path) -> dict:
         """Speak into `path`. Raises `TtsError`, also when it was cancelled; then there is no file."""
-        whose = {name: row.options[name] for name in _WHOSE if name in row.options}
+        whose = {name: row.options[name] for name in VOICE_COLUMNS if name in row.options}
         voice = self._voice(json.dumps(whose, sort_keys=True))
         manner = manner_of(row.options)
         request = replace(manner.request, voice=voice, seed=row.seed + attempt)
