@@ -194,6 +194,34 @@ def test_options_that_are_refused(pair, tmp_path, monkeypatch, arguments, told):
     assert run.code == 2 and told in run.err and not list(tmp_path.glob("x/*.wav"))
 
 
+def test_a_wrong_option_is_told_once_and_then_what_is_wrong_with_the_rows(pair, tmp_path):
+    given = [{"id": "a", "text": "Hi"}, {"id": "b", "text": "Hi", "voice": "nobody"}, {"id": "c", "text": ""},
+             {"id": "d", "text": "Hi", "format": "mp3", "temp": 1, "max_chars": 90}]
+    run = tts("batch", manifest(tmp_path, given), "-m", pair[0], "-o", tmp_path / "out", "--voice", "nobody",
+              "--format", "aac", "--temp", "-1", "--max-chars", "5", "--speed", "2")
+    lines = run.err.splitlines()
+    assert run.code == 2 and len(lines) == 7, run.err
+    for line, flag in zip(sorted(lines[:5]), ("--format: 'aac'", "--max-chars: 5", "--speed", "--temp: -1", "--voice"),
+                          strict=True):
+        assert line.startswith(f"tts: error: {flag}") and line.count("--") == 1
+    assert "line 2: there is no saved voice" in lines[5] and "line 3: text: none" in lines[6]
+
+
+@pytest.mark.parametrize("clip, told", [("gone.wav", "gone.wav: no such"), ("m.jsonl", "m.jsonl")])
+def test_a_wrong_clip_is_told_once(batch, tmp_path, monkeypatch, clip, told):
+    monkeypatch.chdir(tmp_path)
+    run = batch([{**row, "temp": n} for n, row in enumerate(ROWS)], "--speaker-file", clip, "--ref-text", "Words.")
+    assert run.code == 2 and "--speaker-file" in run.error and told in run.error
+
+
+def test_what_is_not_right_with_a_clip_is_told_once(batch, tmp_path):
+    soundfile.write(tmp_path / "ref.wav", np.random.default_rng(0).uniform(-0.3, 0.3, 22050), 44100)
+    rows = [{**row, "temp": 1 + n} for n, row in enumerate(ROWS)]
+    run = batch(rows, "--speaker-file", tmp_path / "ref.wav")
+    assert run.code == 0 and run.err.count("the reference clip is short") == 1
+    assert "short" not in batch(rows, "--speaker-file", tmp_path / "ref.wav").err
+
+
 def test_a_folder_that_cannot_be_made(pair, tmp_path):
     (tmp_path / "file").write_text("")
     run = tts("batch", manifest(tmp_path, ROWS), "-m", pair[0], "-o", tmp_path / "file" / "out")

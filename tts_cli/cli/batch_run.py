@@ -12,7 +12,7 @@ from tts_cli.batch.content import model_identity
 from tts_cli.batch.join import Book
 from tts_cli.batch.local import Local
 from tts_cli.batch.manifest import read_manifest
-from tts_cli.batch.rows import Rows, manner_of, meant
+from tts_cli.batch.rows import Rows, meant
 from tts_cli.batch.run import Batch, Tally
 from tts_cli.batch.speaker import Setup, Speaker
 from tts_cli.batch.store import RESULTS, Store
@@ -20,6 +20,7 @@ from tts_cli.batch.workers import Pool
 from tts_cli.cli.console import Console, error_line
 from tts_cli.errors import TtsError, UsageError
 from tts_cli.model_choice import ModelChoice, use_threads
+from tts_cli.notices import Notices
 
 EXIT_PROBLEMS = 2
 EXIT_SOME_ROWS_FAILED = 4
@@ -51,16 +52,19 @@ class BatchRun:
             raise UsageError(f"{shown(self._manifest)} holds the results of -o {shown(self._folder)}; "
                              "give the manifest another name, or another -o")
         read_manifest(self._manifest, self._by)  # refuses
-        manner_of({name: value for name, value in self._defaults.items() if value is not None}).pieces("a")
         if self._join is not None:
             self._book = Book(self._join, self._defaults["gap"], [self._manifest])
         engine = self._choice.open(self._console)
+        # Rows are then seen without those that are wrong, which are told once.
+        defaults, wrong = Check(engine, Notices()).defaults(self._defaults)
+        for problem in wrong:
+            error_line(problem)
         with Store(self._folder, remote=self._place.audio_to) as store:
-            rows = Rows(self._defaults, self._manifest.parent, model_identity(self._choice, engine), engine)
+            rows = Rows(defaults, self._manifest.parent, model_identity(self._choice, engine), engine)
             batch = Batch(self._manifest, self._by, rows, store, Check(engine, self._console),
                           self._book.files if self._book else ())
             survey = batch.survey()
-            if survey.problems:
+            if survey.problems or wrong:
                 return self._refuse(survey)
             if not survey.rows:
                 raise UsageError(f"{shown(self._manifest)} holds no row to speak")
