@@ -217,6 +217,23 @@ def test_a_row_is_finished_where_its_file_lies(tmp_path):
             assert "".join(name for name in "ab" if store.is_finished(row(name))) == finished
 
 
+def test_what_was_made_and_is_empty_goes_again(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "results.jsonl").write_text("")
+    for folder in ("new/and/deep", "mine", "old"):
+        with Store(tmp_path / folder), pytest.raises(UsageError):
+            Store(tmp_path / folder)
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == [
+        "mine", "old", "old/results.jsonl"]
+    with Store(tmp_path / "new" / "deep") as store:
+        (tmp_path / "new" / "other").write_text("of somebody else")
+    assert not store.folder.exists() and (tmp_path / "new" / "other").exists()
+    with Store(store.folder) as store:
+        store.add(record("a"))
+    assert (store.folder / "results.jsonl").stat().st_size
+
+
 def test_text_without_bytes_is_kept_as_its_escape(tmp_path):
     with Store(tmp_path) as store, store.records() as empty:
         store.add(record("a", extra={"note": "é\ud800"}))

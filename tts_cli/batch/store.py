@@ -34,7 +34,8 @@ class _Last:
 
 
 class Store:
-    """The folder of a batch, held by one process at a time; a context manager. Made when missing.
+    """The folder of a batch, held by one process at a time; a context manager. Made when missing; what was made and has
+    nothing in it at the end goes again.
 
     remote   the URL or folder where audio lies instead: that a file is still there is not asked
 
@@ -48,10 +49,12 @@ class Store:
         with _reported(self.folder):
             if self.folder.exists() and not self.folder.is_dir():
                 raise OSError("it is there already, and no folder")
+            self._made = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
             self.folder.mkdir(parents=True, exist_ok=True)
         with _reported(self._path):
             if self._path.exists() and not self._path.is_file():
                 raise OSError("it is there already, and no file")
+            self._is_new = not self._path.exists()
             self._file = self._path.open("a+b")
         try:
             _lock(self._file, self.folder)
@@ -148,6 +151,14 @@ class Store:
 
     def close(self) -> None:
         shutil.rmtree(self.work, ignore_errors=True)
+        is_empty = self._is_new and os.fstat(self._file.fileno()).st_size == 0
+        if os.name == "nt":  # which removes no open file
+            self._file.close()
+        if is_empty:
+            with contextlib.suppress(OSError):  # else while it is locked: nobody can have begun to write there
+                self._path.unlink()
+                for folder in self._made:
+                    folder.rmdir()
         self._file.close()
 
     def __enter__(self) -> "Store":
