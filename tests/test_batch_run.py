@@ -4,12 +4,14 @@ import errno
 import hashlib
 import json
 
+import fake_speech
 import numpy as np
 import pytest
 import soundfile
 from cli_tools import tts
 
 from tts_cli.audio import write
+from tts_cli.model_choice import DEFAULT_MODEL, ModelChoice
 from tts_cli.qwen3tts import plan as qwen3tts
 
 ROWS = [{"id": "a", "text": "Hello there.", "max_frames": 3}, {"id": "b", "text": "And again.", "max_frames": 4},
@@ -91,7 +93,7 @@ def test_all_problems_are_told_with_their_lines_and_nothing_is_made(batch, tmp_p
                  {"id": "h", "text": "Hi", "lang": "xx"},
                  {"id": "i", "text": "Hi", "max_chars": 5}, {"id": "j", "text": "Hi", "speed": 2}])
     lines = run.err.splitlines()
-    assert run.code == 2 and not list((tmp_path / "out").glob("*.wav"))
+    assert run.code == 2 and not (tmp_path / "out").exists()
     for number, (line, told) in enumerate(zip(lines, (
             "line 1", "cannot name", "gone.wav", "nobody", "temp", "nothing to speak", "'xx'", "max-chars", "speed"),
             strict=True), 2):
@@ -191,7 +193,7 @@ def test_audio_goes_elsewhere(batch, tmp_path):
 def test_options_that_are_refused(pair, tmp_path, monkeypatch, arguments, told):
     monkeypatch.chdir(tmp_path)
     run = tts("batch", manifest(tmp_path, ROWS), "-m", pair[0], *arguments)
-    assert run.code == 2 and told in run.err and not list(tmp_path.glob("x/*.wav"))
+    assert run.code == 2 and told in run.err and not (tmp_path / "x").exists()
 
 
 def test_a_wrong_option_is_told_once_and_then_what_is_wrong_with_the_rows(pair, tmp_path):
@@ -226,6 +228,15 @@ def test_a_folder_that_cannot_be_made(pair, tmp_path):
     (tmp_path / "file").write_text("")
     run = tts("batch", manifest(tmp_path, ROWS), "-m", pair[0], "-o", tmp_path / "file" / "out")
     assert run.code == 1 and "file/out" in run.error
+
+
+def test_a_run_with_nothing_to_do_says_so_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("tts_cli.cli.batch.ModelChoice", fake_speech.Choice)
+    monkeypatch.setattr(fake_speech.Choice, "tell", ModelChoice.tell)
+    out = tmp_path / "out"
+    first, again = (tts("batch", manifest(tmp_path, ROWS), "-o", out) for _ in range(2))
+    assert first.code == again.code == 0 and first.err.startswith(f"tts: {DEFAULT_MODEL}\n")
+    assert again.err == f"{out}: 0 of 3 rows spoken, 3 were there already\n"
 
 
 def test_a_column_that_is_perhaps_misspelt_is_told_once(batch, tmp_path):

@@ -69,7 +69,8 @@ class BatchRun:
             if not survey.rows:
                 raise UsageError(f"{shown(self._manifest)} holds no row to speak")
             self._tell_of_columns(survey.kept)
-            self._choice.tell(self._console)
+            if survey.pending:
+                self._choice.tell(self._console)
             tally, wall = self._speak(batch, survey, engine)
             self._report(survey, tally, wall)
             if self._book is not None:
@@ -155,8 +156,9 @@ class BatchRun:
         return EXIT_PROBLEMS
 
     def _report(self, survey, tally, wall: float) -> None:
-        speed = f" in {wall:.1f} s ({tally.seconds / wall:.2f} x real time)" if wall else ""
+        audio = (f", {tally.seconds:.2f} s of audio in {wall:.1f} s ({tally.seconds / wall:.2f} x real time)"
+                 if tally.spoken else "")
         skipped = survey.rows - survey.pending
-        self._console.note(f"{shown(self._folder)}: {tally.spoken} of {survey.rows} rows spoken, {tally.seconds:.2f} s "
-                           f"of audio{speed}" + (f", {skipped} were there already" if skipped else "")
+        self._console.note(f"{shown(self._folder)}: {tally.spoken} of {survey.rows} rows spoken{audio}"
+                           + (f", {skipped} were there already" if skipped else "")
                            + (f", {tally.failed} failed: see results.jsonl" if tally.failed else ""))
