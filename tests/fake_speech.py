@@ -23,11 +23,15 @@ UNSPEAKABLE = "unspeakable"  # one with this is refused
 
 @dataclass(frozen=True)
 class Choice(ModelChoice):
-    """`dtype`, which this engine has no use for, says how many seconds a chunk takes, or "gone": there is no model."""
+    """`dtype`, which this engine has no use for, says how many seconds a chunk takes; or "gone": there is no model, or
+    "never": it takes ten minutes to open.
+    """
 
     def open(self, told) -> "FakeEngine":
         if self.dtype == "gone":
             raise TtsError("there is no model here")
+        if self.dtype == "never":
+            time.sleep(600)
         return FakeEngine(0.0 if self.dtype == "auto" else float(self.dtype))
 
     def tell(self, told) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tts_cli
-from tts_cli.background import AHEAD_ITEMS, Worker, any_busy
+from tts_cli.background import AHEAD_ITEMS, Abandoned, Worker, any_busy
 from tts_cli.engine import CancelToken
 
 ROOT = Path(tts_cli.__file__).parent.parent
@@ -36,6 +36,19 @@ def test_results_and_exceptions_cross_over(worker):
         with pytest.raises(type(error)):
             worker.call(fail)
     assert worker.call(len, "after") == 5
+
+
+def test_nobody_waits_for_a_worker_that_was_abandoned(worker):
+    go_on = threading.Event()
+
+    def slow():
+        yield go_on.wait()
+    items = worker.ahead(slow(), CancelToken())
+    worker.abandon()
+    for wait in (lambda: worker.call(len, "after"), lambda: next(items)):
+        with pytest.raises(Abandoned):
+            wait()
+    go_on.set()
 
 
 def test_items_arrive_in_order_and_then_the_exception(worker):

@@ -126,6 +126,18 @@ def test_no_worker_outlives_the_run(tmp_path, ending):
     assert not alive and whole(tmp_path) == {row["id"] for row in SHORT}
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_interrupted_run_waits_for_no_row_and_says_how_far_it_is(tmp_path, workers):
+    finish_short(tmp_path)
+    process = started(tmp_path, [*SHORT, *LONG], "--workers", str(workers), "--dtype", "600")  # seconds for a chunk
+    until(lambda: len(list((tmp_path / "out" / ".tts-batch").glob("*.part"))) >= workers, process)
+    process.send_signal(signal.SIGINT)
+    told = process.communicate(timeout=60)[1].decode().splitlines()
+    assert process.returncode == 130
+    assert [line for line in told if line] == [
+        f"{tmp_path / 'out'}: 4 of 8 rows are done; the same command goes on", "tts: interrupted"]
+
+
 def test_rows_of_a_killed_worker_are_spoken_as_one_process_speaks_them(tmp_path):
     rows = [{"id": f"r{n}", "text": f"Row {n}."} for n in range(30)]
     (tmp_path / "one").mkdir()

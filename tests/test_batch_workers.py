@@ -4,6 +4,7 @@ import itertools
 from collections import deque
 
 import fake_speech
+import psutil
 import pytest
 from cli_tools import tts
 from test_batch_run import manifest, results
@@ -106,6 +107,14 @@ def test_a_worker_without_its_model_ends_the_run(tmp_path):
     with (Store(tmp_path) as store, Pool(Setup(fake("gone"), store.folder), 1, 1) as crew,
           pytest.raises(TtsError, match="no model here")):
         list(outcomes(rows(2), crew))
+
+
+def test_a_worker_that_has_no_model_yet_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("tts_cli.batch.workers.END_SECONDS", 600)
+    with Pool(Setup(fake("never"), tmp_path), 1, 1) as crew:
+        crew.start()
+        (pid,) = crew.pids()
+    assert not psutil.pid_exists(pid)
 
 
 def test_one_that_ends_drops_what_it_has_not_put_in_its_place(tmp_path):

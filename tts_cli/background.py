@@ -22,6 +22,11 @@ POLL_SECONDS = 0.05
 AHEAD_ITEMS = 8
 _END = object()
 
+
+class Abandoned(Exception):
+    """Nobody waits for this worker's jobs any more."""
+
+
 _workers: "weakref.WeakSet[Worker]" = weakref.WeakSet()
 
 
@@ -40,6 +45,7 @@ class Worker:
     def __init__(self):
         self._jobs: queue.SimpleQueue = queue.SimpleQueue()
         self._pending = 0
+        self.abandoned = False
         self._lock = threading.Lock()
         _workers.add(self)
         self._thread = threading.Thread(target=_work, args=(self._jobs,), name="tts worker", daemon=True)
@@ -59,12 +65,17 @@ class Worker:
         return future
 
     def call(self, function: Callable[..., T], *arguments) -> T:
-        """The result of `function(*arguments)`, or what it raised; Ctrl-C ends the waiting, not the job."""
-        return wait(self.submit(function, *arguments))
+        """The result of `function(*arguments)`, or what it raised; Ctrl-C ends the waiting, not the job, and so does
+        `abandon`, with `Abandoned`."""
+        return wait(self.submit(function, *arguments), self)
 
     def ahead(self, items: Iterable[T], cancel: CancelToken) -> "Ahead[T]":
         """Iterate `items` on this worker, a few items ahead of the consumer; starts at once."""
         return Ahead(self, items, cancel)
+
+    def abandon(self) -> None:
+        """Let all threads that wait for a job go on without it: one inside a long call of torch cannot be stopped."""
+        self.abandoned = True
 
     def close(self) -> None:
         """Let the thread end after its jobs. Waits for an idle one only."""
@@ -83,14 +94,16 @@ class Worker:
             self._pending -= 1
 
 
-def wait(future: "Future[T]") -> T:
-    """`future.result()` that Ctrl-C interrupts on every system."""
+def wait(future: "Future[T]", worker: Worker | None = None) -> T:
+    """`future.result()` that Ctrl-C interrupts on every system. Raises `Abandoned` when the worker was."""
     while True:
         try:
             return future.result(POLL_SECONDS)
         except FutureTimeout:
             if future.done():  # then the job itself raised it, or ended this instant
                 return future.result()
+            if worker is not None and worker.abandoned:
+                raise Abandoned from None
 
 
 def _work(jobs: queue.SimpleQueue) -> None:
@@ -111,6 +124,7 @@ class Ahead(Generic[T]):
 
     def __init__(self, worker: Worker, items: Iterable[T], cancel: CancelToken):
         self._passed: queue.Queue = queue.Queue(AHEAD_ITEMS)
+        self._worker = worker
         self._cancel = cancel
         self._closed = threading.Event()
         self._ended = False
@@ -126,7 +140,9 @@ class Ahead(Generic[T]):
                 if item is not _END:
                     return item
                 self._ended = True
-        wait(self._made)  # raises what the source raised
+            if self._worker.abandoned:
+                raise Abandoned
+        wait(self._made, self._worker)  # raises what the source raised
         raise StopIteration
 
     def poll(self) -> T | None:

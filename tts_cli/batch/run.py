@@ -93,9 +93,11 @@ class Batch:
         if (self._store.folder / row.file).is_dir():
             raise UsageError(f"id: {row.id!r} names the file {row.file}, which is a folder in {self._store.folder}")
 
-    def speak(self, crew: Crew, told: Callable[[Row, dict, Tally], None] = lambda row, record, tally: None) -> Tally:
-        """Speak what is not finished; `told` hears of every row. Raises `TtsError` when no row could succeed."""
-        tally = Tally()
+    def speak(self, crew: Crew, tally: Tally, told: Callable[[Row, dict], None] = lambda row, record: None) -> None:
+        """Speak what is not finished, counted in `tally`; `told` hears of every row.
+
+        Raises `TtsError` when no row could succeed.
+        """
         self._store.tidy()
         for outcome in outcomes(self._pending(), crew):
             if outcome.fatal is not None:
@@ -108,8 +110,7 @@ class Batch:
             tally.spoken += 1
             tally.failed += outcome.record["error"] is not None
             tally.seconds += outcome.record["seconds"]
-            told(outcome.row, outcome.record, tally)
-        return tally
+            told(outcome.row, outcome.record)
 
     def rows(self) -> Iterator[Row]:
         """All rows in order. Raises `UsageError` when the manifest was changed since it was checked."""

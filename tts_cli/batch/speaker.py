@@ -93,10 +93,11 @@ class Speaker:
         raise AssertionError("the last attempt returns")
 
     def cancel(self) -> None:
-        """Drop the rows in work, within a frame, and those to come."""
+        """Drop the rows in work and those to come, at once; the model stops when it asks, within a frame or a pass."""
         self._ended = True
         for token in tuple(self._tokens):
             token.cancel()
+        self._worker.abandon()
 
     def close(self) -> None:
         """After the threads that speak have ended: a row given to a model without a thread would wait for ever."""

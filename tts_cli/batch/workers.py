@@ -6,6 +6,7 @@ behind whatever happens to this one.
 
 import contextlib
 import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 
-from tts_cli.background import POLL_SECONDS
+from tts_cli.background import POLL_SECONDS, any_busy
 from tts_cli.batch.dispatch import HELD, Event
 from tts_cli.batch.rows import Row
 from tts_cli.batch.speaker import Setup, Speaker
@@ -41,6 +42,7 @@ class Pool:
         self._setup = replace(setup, choice=replace(setup.choice, threads=max(1, threads // size)))
         self._context = multiprocessing.get_context("spawn")
         self._processes: dict[Connection, multiprocessing.process.BaseProcess] = {}
+        self._ready: set[Connection] = set()
 
     def start(self) -> Connection:
         ours, theirs = self._context.Pipe()
@@ -63,6 +65,7 @@ class Pool:
                 continue
             if isinstance(message, _Refused):
                 raise TtsError(message.message)
+            self._ready.add(worker)
             yield Event(worker, None if message == _READY else message)
 
     def pids(self) -> list[int]:
@@ -72,7 +75,9 @@ class Pool:
         return self
 
     def __exit__(self, *exception) -> None:
-        for worker in self._processes:
+        for worker, process in self._processes.items():
+            if worker not in self._ready:  # it has no row to drop, and may look at its pipe in some seconds only
+                process.kill()
             worker.close()
         for process in self._processes.values():
             process.join(END_SECONDS)
@@ -111,3 +116,5 @@ def _serve(pipe: Connection, setup: Setup) -> None:
             speaker.cancel()
             threads.shutdown(cancel_futures=True)
     speaker.close()
+    if any_busy():  # a thread inside torch would outlive Python, and crash in it
+        os._exit(0)

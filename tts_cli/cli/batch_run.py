@@ -97,11 +97,19 @@ class BatchRun:
             self._console.note(f"{shown(self._join)}: {len(chapters)} chapter{'s' if len(chapters) > 1 else ''}")
 
     def _speak(self, batch, survey, engine):
-        if not survey.pending:
-            return Tally(), 0.0
-        with self._crew(engine, survey.pending) as crew, self._progress(survey) as told:
-            started = time.perf_counter()
-            return batch.speak(crew, told), time.perf_counter() - started
+        """(tally, seconds that it took)"""
+        tally, started = Tally(), time.perf_counter()
+        if survey.pending:
+            try:
+                with self._crew(engine, survey.pending) as crew, self._progress(survey, tally) as told:
+                    started = time.perf_counter()
+                    batch.speak(crew, tally, told)
+            except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
+                done = survey.rows - survey.pending + tally.spoken - tally.failed
+                self._console.note(f"{shown(self._folder)}: {done} of {survey.rows} rows are done; "
+                                   "the same command goes on")
+                raise
+        return tally, time.perf_counter() - started
 
     def _crew(self, engine, rows: int):
         """Who speaks: a cluster, processes, or this process with the engine that is open already."""
@@ -129,7 +137,7 @@ class BatchRun:
                                   f"{free / 1e9:.1f} GB are free; fewer --workers may be faster")
 
     @contextlib.contextmanager
-    def _progress(self, survey):
+    def _progress(self, survey, tally):
         """Tells of failed rows; on a terminal a bar over seconds of audio, with an estimate of the time left."""
         from tqdm import tqdm
 
@@ -138,7 +146,7 @@ class BatchRun:
                   bar_format="{percentage:3.0f}%|{bar}| {elapsed}, {remaining} left{postfix}") as bar:
             started = time.perf_counter()
 
-            def told(row, record, tally) -> None:
+            def told(row, record) -> None:
                 if record["error"] is not None:
                     with bar.external_write_mode(file=sys.stderr):
                         self._console.warning(f"row {row.id} (line {row.line}): {record['error']}")
