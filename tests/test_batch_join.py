@@ -57,6 +57,19 @@ def test_without_a_column_every_row_is_a_chapter(join, tmp_path):
     assert soundfile.info(tmp_path / "book.mp3").duration == pytest.approx(0.76, abs=0.1)
 
 
+@pytest.mark.parametrize("by, arguments, sentence, paragraph", [
+    ("sentence", (), 0.25, 0.6), ("sentence", ("--gap", "0.1"), 0.1, 0.6), ("sentence", ("--gap", "0.9"), 0.9, 0.9),
+    ("line", ("--gap", "0.1"), 0.1, 0.1), ("line", (), 0.6, 0.6)])
+def test_pauses_between_sentences_and_paragraphs(pair, tmp_path, by, arguments, sentence, paragraph):
+    (tmp_path / "m.txt").write_text("One more.\nTwo more.\n\nThree more.\n")
+    run = tts("batch", tmp_path / "m.txt", "--by", by, "-o", tmp_path / "out", "-m", pair[0], "--dtype", "float32",
+              "-n", "2", "--join", tmp_path / "book.wav", *arguments)
+    assert run.code == 0, run.err
+    chapters = json.loads((tmp_path / "book.json").read_text())["chapters"]
+    gaps = [after["start"] - before["end"] for before, after in zip(chapters, chapters[1:], strict=False)]
+    assert gaps == [pytest.approx(sentence), pytest.approx(paragraph)]
+
+
 def test_a_later_run_joins_what_is_there(join, tmp_path):
     assert join(ROWS, "a.wav").code == join(ROWS, "b.wav").code == 0
     assert (tmp_path / "a.wav").read_bytes() == (tmp_path / "b.wav").read_bytes()

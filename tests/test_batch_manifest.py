@@ -84,6 +84,7 @@ def test_long_cells_are_read_and_endless_lines_are_not(tmp_path, monkeypatch):
 def test_plain_text(tmp_path, by, expected):
     entries = read(tmp_path, "m.txt", "One. Two\ngoes on.\n\n***\n\nLast!\n", by)
     assert [(e.line, e.fields["id"], e.fields["text"]) for e in entries] == expected
+    assert [e.paragraph for e in entries] == ([0, 0, 2] if by == "sentence" else [None] * len(entries))
 
 
 @pytest.mark.parametrize("name", ["m.jsonl", "m.csv", "m.txt"])

@@ -21,7 +21,7 @@ from tts_cli.errors import TtsError, UsageError
 from tts_cli.files import whole_file
 from tts_cli.reading import Mark
 from tts_cli.subtitles import write_srt
-from tts_cli.utterances import PARAGRAPH_GAP
+from tts_cli.utterances import GAP, PARAGRAPH_GAP
 
 TITLE_CHARS = 60
 _BLOCK = 1 << 16  # samples
@@ -42,7 +42,8 @@ class Chapter:
 class Book:
     """The files of `--join FILE`. Raises, at once, `UsageError` or `TtsError` for what cannot be written.
 
-    gap     seconds between two rows; None: 0.6
+    gap     seconds between two rows, None: 0.6; between sentences of plain text as within a long one, None: 0.25 in a
+            paragraph, and between paragraphs not less than 0.6
     inputs  files that none of them may replace
     """
 
@@ -51,7 +52,8 @@ class Book:
             raise UsageError("--join: the book cannot go to standard output; name a file")
         self._format = choose_format(path)
         self._path = Path(path).resolve()
-        self._gap = PARAGRAPH_GAP if gap is None else gap
+        self._gap, self._sentence_gap = (PARAGRAPH_GAP, GAP) if gap is None else (gap, gap)
+        self._paragraph_gap = max(self._gap, PARAGRAPH_GAP)
         self.files = [self._path, *(self._path.with_suffix(suffix) for suffix in (".cue", ".json", ".srt"))]
         for file in self.files:
             check_output(file, inputs=inputs)
@@ -60,13 +62,15 @@ class Book:
         """Write the rows in their order. Raises `TtsError`, also when one has no audio; then there is no book."""
         chapters: list[Chapter] = []
         marks: list[Mark] = []
+        before: Row | None = None
         with open_writer(self._path, self._format, sample_rate) as writer:
             for row in rows:
                 record = records.get(row.id)
                 if record is None or record["file"] is None:
                     raise TtsError(f"{shown(self._path)} was not written: row {row.id} has no audio")
                 if writer.samples:
-                    writer.write(np.zeros(round(self._gap * sample_rate), np.float32))
+                    writer.write(np.zeros(round(self._between(before, row) * sample_rate), np.float32))
+                before = row
                 start = writer.samples / sample_rate
                 for block in _samples(folder / record["file"], row.format, sample_rate):
                     writer.write(block)
@@ -79,6 +83,12 @@ class Book:
                                   ensure_ascii=False, indent=1).encode() + b"\n")
         write_srt(marks, self.files[3])
         return chapters
+
+    def _between(self, before: Row, row: Row) -> float:
+        """Seconds of silence."""
+        if row.paragraph is None:
+            return self._gap
+        return self._sentence_gap if row.paragraph == before.paragraph else self._paragraph_gap
 
     def _write_cue(self, chapters: list[Chapter]) -> None:
         kind = {"mp3": "MP3"}.get(self._format, "WAVE")  # what players expect for all that is not MP3

@@ -29,10 +29,14 @@ _WORD = re.compile(r"[^\W_]")
 
 @dataclass(frozen=True)
 class Entry:
-    """One row: the line it begins on, from 1, and its columns. Values of JSON have its types, others are text."""
+    """One row: the line it begins on, from 1, and its columns. Values of JSON have its types, others are text.
+
+    paragraph  which one it is a sentence of; None where that is not known
+    """
 
     line: int
     fields: dict[str, object]
+    paragraph: int | None = None
 
 
 @dataclass(frozen=True)
@@ -188,10 +192,11 @@ class _Text:
                     yield _numbered(lines.number, lines.number, line)
         else:
             count = 0
-            for begin, text in self._paragraphs(lines):
+            for paragraph, (begin, text) in enumerate(self._paragraphs(lines)):
                 for offset, part in self._parts(text):
                     count += 1
-                    yield _numbered(begin + text.count("\n", 0, offset), count, part)
+                    yield _numbered(begin + text.count("\n", 0, offset), count, part,
+                                    paragraph if self._by == "sentence" else None)
         if lines.problem:
             yield lines.problem
 
@@ -211,5 +216,5 @@ class _Text:
                 yield end - len(part), part
 
 
-def _numbered(line: int, number: int, text: str) -> Entry:
-    return Entry(line, {"id": f"{number:06d}", "text": text.strip()})
+def _numbered(line: int, number: int, text: str, paragraph: int | None = None) -> Entry:
+    return Entry(line, {"id": f"{number:06d}", "text": text.strip()}, paragraph)

@@ -51,10 +51,11 @@ _NEARLY = 0.8  # difflib's ratio: one letter of four or five is another
 class Row:
     """What an executor is given: small, and complete but for the model.
 
-    options   by column names, paths absolute; only what is not the default
-    extra     columns that are no options, as they were given
-    seed      of attempt 0; the next one takes the next seed
-    attempts  made before, which need not be made again
+    options    by column names, paths absolute; only what is not the default
+    extra      columns that are no options, as they were given
+    seed       of attempt 0; the next one takes the next seed
+    attempts   made before, which need not be made again
+    paragraph  see `Entry`
     """
 
     line: int
@@ -65,6 +66,7 @@ class Row:
     key: str
     seed: int
     attempts: int = 0
+    paragraph: int | None = None
 
     @property
     def format(self) -> str:
@@ -141,7 +143,8 @@ class Rows:
         options = self._over_defaults(own)
         check_format(options)
         key = self._key(text, options)
-        return Row(entry.line, identity, text, options, fields, key, options.pop("seed", int(key[:8], 16)))
+        return Row(entry.line, identity, text, options, fields, key, options.pop("seed", int(key[:8], 16)),
+                   paragraph=entry.paragraph)
 
     def _over_defaults(self, own: dict) -> dict:
         """The row's options, and of the command line's those that they do not contradict."""
