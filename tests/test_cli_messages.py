@@ -1,6 +1,7 @@
 """What a person reads: the help, and the line for a command line or file that cannot be used."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,10 @@ def clip(tmp_path_factory):
     path = tmp_path_factory.mktemp("clip") / "clip.wav"
     soundfile.write(path, np.random.default_rng(0).uniform(-0.3, 0.3, 48000), 24000)
     return path
+
+
+def words_of(*arguments):
+    return " ".join(tts(*arguments).out.decode().split())
 
 
 # ---- help ---------------------------------------------------------------------------------------------------------
@@ -38,8 +43,24 @@ def test_root_help_has_an_example_and_whole_names():
 
 def test_needed_options_say_so():
     assert "x-vector" not in tts("codec", "decode", "--help").out.decode()
-    words = " ".join(tts("codec", "embed", "--help").out.decode().split())
-    assert "GGUF with vocoder and speaker encoder (needed)" in words
+    assert "GGUF with vocoder and speaker encoder (needed)" in words_of("codec", "embed", "--help")
+    assert "goes on where it ended (needed)" in words_of("batch", "--help")
+    assert "default: (" not in words_of("batch", "--help") + words_of("voices", "save", "--help")
+
+
+def test_the_help_of_a_batch_is_about_a_batch():
+    told = words_of("batch", "--help")
+    for words in ("wav is 16-bit [default: wav]", "and with --join between rows [default: 0.25, at paragraphs",
+                  "[default: of each row its own, from its content]"):
+        assert words in told
+    assert "from the extension" not in told and "printed at the end" not in told
+
+
+def test_the_root_help_has_the_exit_codes_of_the_readme():
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8").partition("| exit code |")[2]
+    codes = {code for cell in re.findall(r"^\| ([\d, ]+) \|", readme, re.MULTILINE) for code in cell.split(", ")}
+    told = re.search(r"Exit codes: (.*?)\. ", words_of("--help"))[1]
+    assert codes == set(re.findall(r"(?:^|, |or )(\d+)", told)) and "4" in codes
 
 
 # ---- the command line ---------------------------------------------------------------------------------------------

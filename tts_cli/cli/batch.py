@@ -22,6 +22,16 @@ By = Annotated[str | None, typer.Option(
 Join = Annotated[str | None, typer.Option(
     "--join", metavar="FILE", show_default="none", rich_help_panel="Output",
     help="Also write all rows as one file (.wav .flac .mp3 ...), with FILE.cue, FILE.json and FILE.srt beside it")]
+Format = Annotated[str | None, typer.Option(
+    "--format", metavar="wav|wav24|wavf32|flac|mp3|ogg|opus|pcm|f32", show_default="wav", rich_help_panel="Output",
+    help="Audio format of the rows' files, which tells their extension; wav is 16-bit")]
+Seed = Annotated[int | None, typer.Option(
+    "--seed", "-s", metavar="N", show_default="of each row its own, from its content", rich_help_panel="Sampling",
+    help="Same seed, same bytes (0 or more)")]
+Gap = Annotated[float | None, typer.Option(
+    "--gap", metavar="SECONDS", rich_help_panel="Long text",
+    show_default="0.25, at paragraphs and between rows 0.6, between rows that are sentences 0.25",
+    help="Silence between the utterances of a long row, and with --join between rows")]
 Retries = Annotated[int, typer.Option(
     "--retries", metavar="N", min=0, max=100, rich_help_panel="Batch",
     help="Try a row that failed or was cut at the automatic limit again, with the next seed")]
@@ -54,8 +64,8 @@ def batch(
     text_mode: o.TextMode = None,
     temp: o.Temp = None, top_k: o.TopK = None, top_p: o.TopP = None, repeat_penalty: o.RepeatPenalty = None,
     sub_temp: o.SubTemp = None, sub_top_k: o.SubTopK = None, sub_top_p: o.SubTopP = None,
-    greedy: o.Greedy = False, no_greedy: o.NoGreedy = False, seed: o.Seed = None, max_frames: o.MaxFrames = None,
-    max_chars: o.MaxChars = None, gap: o.Gap = None, format: o.Format = None,
+    greedy: o.Greedy = False, no_greedy: o.NoGreedy = False, seed: Seed = None, max_frames: o.MaxFrames = None,
+    max_chars: o.MaxChars = None, gap: Gap = None, format: Format = None,
     quiet: o.Quiet = False, verbose: o.Verbose = False,
 ) -> int:
     """Speak every row of a manifest into a file of its own; rows that are finished are not spoken again.

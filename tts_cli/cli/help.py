@@ -58,7 +58,7 @@ def _meaning(parameter) -> str:
     """The help with the default behind it, or that there is none and one is needed."""
     text = parameter.help or ""
     shown = parameter.show_default
-    if parameter.required:
+    if parameter.required or shown == "(needed)":
         return f"{text} (needed)"
     if isinstance(shown, str) and shown not in ("none", "off"):
         return f"{text} [default: {shown}]"

@@ -44,8 +44,8 @@ def speak(
 ) -> int:
     """Speak TEXT, aloud or into an audio file, with the built-in voice or another model; alone: interactive.
 
-    Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 cut at the automatic frame budget, 130 interrupted,
-    141 the reader of the pipe went away.
+    Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 cut at the automatic frame budget, 4 some rows of a batch
+    failed, 130 interrupted, 129 or 143 ended by a signal, 141 the reader of the pipe went away.
     """
     if ctx.invoked_subcommand is not None:
         _refuse_options_before_a_verb(ctx)
