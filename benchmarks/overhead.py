@@ -43,7 +43,7 @@ def main() -> None:
     models = load_engine(args.talker, args.mmproj, device="cpu", dtype=args.dtype).models
     talker, predictor = models.talker, models.predictor
     hidden = torch.randn(talker.head.shape[1])
-    options, uniforms, first = SamplingOptions(), torch.rand(len(predictor.heads)), torch.tensor(5)
+    options, uniforms, first = SamplingOptions(), torch.rand(len(predictor.heads)), torch.tensor([5])
     cache = talker.decoder.new_cache(2 * POSITION)
     cache.k.zero_(), cache.v.zero_()
     passes = [numbers(talker.decoder, talker.head), *(numbers(predictor.decoder, head) for head in predictor.heads)]
@@ -58,7 +58,7 @@ def main() -> None:
     def real() -> None:
         cache.length = POSITION
         talker.logits(talker.step(hidden, cache))
-        predictor.predict(hidden, first, options, uniforms)
+        predictor.predict(hidden[None], first, [options], uniforms[None])
 
     times = {bare: [], real: []}
     with torch.inference_mode():

@@ -37,7 +37,7 @@ def run(engine, **options):
 def test_every_frame_can_be_a_turn(engine):
     """A chunk for each frame, most of them without samples; the sound is the same."""
     plain, codes, _ = run(engine, chunk_frames=(1, 4))
-    chunks = list(engine.speak(request(chunk_frames=(1, 4), every_frame=True)))
+    chunks = list(engine.speak(request(chunk_frames=(1, 4), in_turns=True)))
     assert np.array_equal(np.concatenate([chunk.samples for chunk in chunks]), plain)
     assert np.array_equal(np.concatenate([chunk.codes for chunk in chunks]), codes)
     assert [len(chunk.codes) for chunk in chunks] == [1, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 3]

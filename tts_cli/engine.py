@@ -40,10 +40,11 @@ class SpeechRequest:
     `None` means "the model's own default" for sampling values, "random" for the seed and "grows with the text" for
     `max_frames`. `voice`: a clone (Qwen3-TTS), a speaker's name (CustomVoice), or a name, a mix such as
     "af_heart:0.7,am_michael:0.3" or a pack (Kokoro). `instruct`: how to speak, in words (CustomVoice and VoiceDesign).
-    `early`: begin with a short clause, so that the first sound is there soon (Kokoro). `every_frame`: yield a chunk
-    without samples for each frame that waits for its chunk to be full, so that utterances can take turns frame by frame
-    (Qwen3-TTS). Raises `UsageError` naming the
-    field, the value and what is allowed.
+    `early`: begin with a short clause, so that the first sound is there soon (Kokoro). `in_turns`: this utterance takes
+    turns with others on one thread, frame by frame (Qwen3-TTS); it yields a chunk without samples for each frame that
+    waits for its chunk to be full, and frames of several are made in one pass where that is faster.
+
+    Raises `UsageError` naming the field, the value and what is allowed.
     """
 
     text: str
@@ -65,7 +66,7 @@ class SpeechRequest:
     speed: float = _option(1.0, "how fast to speak", low=0.25, high=4.0)
     phonemes: bool = _option(False, "the text is phonemes, not words")
     early: bool = True
-    every_frame: bool = False
+    in_turns: bool = False
 
     def __post_init__(self):
         for f in fields(self):

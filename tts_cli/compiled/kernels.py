@@ -16,7 +16,7 @@ from functools import cache
 
 import numpy as np
 from llvmlite import ir
-from numba import cfunc, njit, types
+from numba import carray, cfunc, njit, types
 from numba.extending import intrinsic
 
 from tts_cli.compiled import UNIT
@@ -68,6 +68,13 @@ def _multiply(typing_context, function, address, row_bytes, units, first, last, 
         b.call(pointer, arguments[1:])
         return context.get_dummy_value()
     return types.void(*[types.intp] * 11), emit
+
+
+@intrinsic
+def _pointer(typing_context, address):
+    def emit(context, b, signature, arguments):
+        return b.inttoptr(arguments[0], context.get_value_type(types.voidptr))
+    return types.voidptr(types.intp), emit
 
 
 @njit(nogil=True)
@@ -130,25 +137,26 @@ def product(thread, threads, barrier, matrix, x, y):
 
 
 @_cached(njit, nogil=True, fastmath=_FAST)
-def decode(thread, threads, barrier, matrices, norms, head_norms, last_norm, eps, cos, sin, k, v, past, x, own, qkv,
-           attended, gates, out):
-    """The blocks and the final norm over n positions that follow `past` others.
+def decode(thread, threads, barrier, matrices, norms, head_norms, last_norm, eps, cos, sin, places, kv_heads, x, own,
+           qkv, attended, gates, out):
+    """The blocks and the final norm over n rows, each the next position of its sequence; rows of one sequence follow
+    each other.
 
     matrices    int64 [layers, 7, 5]: q, k, v, attention out, gate, up, down
     norms       [layers, 2, H], head_norms [layers, 2, head_dim]: of queries and keys
     cos, sin    [positions, head_dim / 2]
-    k, v        [layers, kv_heads, capacity, head_dim]; positions past .. past + n - 1 are written
+    places      int64 [n, 4]: addresses of keys and of values [layers, kv_heads, capacity, head_dim], capacity, position
     x           [n, H], the residual stream, is overwritten; out [n, H]
     own         [threads, n, H], qkv [n, (heads + 2 kv_heads) head_dim], attended [n, heads head_dim],
                 gates [2, n, intermediate] are room to work in
     """
     n, width = x.shape
-    kv_heads, head_dim = k.shape[1], k.shape[3]
+    layers, head_dim = len(matrices), head_norms.shape[2]
     heads = attended.shape[1] // head_dim
     group = heads // kv_heads
     mine = own[thread]
-    scores = np.empty(past + n, np.float32)
-    for layer in range(len(matrices)):
+    scores = np.empty(places[:, 3].max() + 1, np.float32)
+    for layer in range(layers):
         weights = matrices[layer]
         for t in range(n):
             _rms(x[t], norms[layer, 0], eps, mine[t])
@@ -157,18 +165,19 @@ def decode(thread, threads, barrier, matrices, norms, head_norms, last_norm, eps
         _product(thread, threads, weights[2], mine, qkv, (heads + kv_heads) * head_dim)
         meet(threads, barrier)
         for head in range(kv_heads * thread // threads, kv_heads * (thread + 1) // threads):
-            keys, values = k[layer, head], v[layer, head]
             for t in range(n):
+                shape, position = (layers, kv_heads, places[t, 2], head_dim), places[t, 3]
+                keys = carray(_pointer(places[t, 0]), shape, np.float32)[layer, head]
+                values = carray(_pointer(places[t, 1]), shape, np.float32)[layer, head]
                 rows = qkv[t].reshape((-1, head_dim))
-                _rms(rows[heads + head], head_norms[layer, 1], eps, keys[past + t])
-                _turn(keys[past + t], cos[past + t], sin[past + t])
-                values[past + t] = rows[heads + kv_heads + head]
+                _rms(rows[heads + head], head_norms[layer, 1], eps, keys[position])
+                _turn(keys[position], cos[position], sin[position])
+                values[position] = rows[heads + kv_heads + head]
                 for q in range(head * group, (head + 1) * group):
                     query = rows[q]
                     _rms(query, head_norms[layer, 0], eps, query)
-                    _turn(query, cos[past + t], sin[past + t])
-                    _attend(query, keys, values, past + t + 1, scores,
-                            attended[t, q * head_dim:(q + 1) * head_dim])
+                    _turn(query, cos[position], sin[position])
+                    _attend(query, keys, values, position + 1, scores, attended[t, q * head_dim:(q + 1) * head_dim])
         meet(threads, barrier)
         _product(thread, threads, weights[3], attended, qkv, 0)
         for t in range(n):

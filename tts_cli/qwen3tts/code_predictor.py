@@ -1,5 +1,7 @@
 """The code predictor: from the talker's hidden state and codebook 0 to the other 15 codes of a frame."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -28,21 +30,22 @@ class CodePredictor(nn.Module):
         """Talker width [..., H] -> predictor width [..., CH], float32."""
         return x.float() if self.projection is None else linear(x, self.projection, self.projection_bias)
 
-    def predict(self, hidden: Tensor, first: Tensor, options: SamplingOptions, uniforms: Tensor) -> Tensor:
-        """One frame. hidden [H], first = code of book 0 (scalar int64), uniforms [15] in [0, 1) -> codes int64 [16].
+    def predict(self, hidden: Tensor, first: Tensor, options: Sequence[SamplingOptions], uniforms: Tensor) -> Tensor:
+        """One frame each of n utterances: hidden [n, H], first = codes of book 0 int64 [n], uniforms [n, 15] in [0, 1)
+        -> codes int64 [n, 16].
 
         A code is -1 when its logits were not finite (an overflow at one position reaches all later ones).
         """
-        cache = self.decoder.new_cache(len(self.heads) + 1)
-        # Rows are looked up by one-element indices: torch would read a scalar's value on the host.
-        start = torch.cat((hidden[None], self.first_embedding[first.view(1)].float()))
-        x = self.decoder(self.project(start), cache)[-1]
+        caches = [self.decoder.new_cache(len(self.heads) + 1) for _ in options]
+        start = torch.stack((hidden, self.first_embedding[first].float()), 1).flatten(0, 1)
+        x = self.decoder.together(self.project(start), [cache for cache in caches for _ in range(2)])[1::2]
         codes = [first]
         for book, head in enumerate(self.heads):
-            codes.append(sample(linear(x, head), options, uniforms[book]))
+            codes.append(torch.stack([sample(*draw) for draw in
+                                      zip(linear(x, head), options, uniforms[:, book], strict=True)]))
             if book + 1 < len(self.heads):  # the last code is never an input
-                x = self.decoder(self.project(self.embeddings[book, codes[-1].view(1)][0]), cache)
-        return torch.stack(codes)
+                x = self.decoder.together(self.project(self.embeddings[book, codes[-1]]), caches)
+        return torch.stack(codes, 1)
 
     def embed_frame(self, codes: Tensor) -> Tensor:
         """The talker's input for one frame: the sum of its 16 embeddings, codes int64 [16] -> float32 [H].

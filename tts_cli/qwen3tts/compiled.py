@@ -5,6 +5,7 @@ do not know the difference.
 """
 
 import math
+from collections import Counter
 
 import numpy as np
 import torch
@@ -139,18 +140,27 @@ class CompiledDecoder(nn.Module):
 
     def forward(self, x: Tensor, cache: KVCache) -> Tensor:
         """x [H] or [n, H] float32 -> the same shape after the final norm; the cache grows by n positions."""
-        c, past = self.config, cache.length
-        rows = x.reshape(-1, c.hidden).numpy().copy()  # the residual stream, overwritten
-        n = len(rows)
-        cache.reserve(n)
-        self._angles(past + n)
+        rows = x.reshape(-1, self.config.hidden)
+        return self.together(rows, [cache] * len(rows)).view(x.shape)
+
+    def together(self, rows: Tensor, caches: list[KVCache]) -> Tensor:
+        """See `layers.Decoder.together`; a row gives the same bits in any company."""
+        c, n = self.config, len(rows)
+        places = np.empty((n, 4), np.int64)
+        more = Counter(map(id, caches))
+        for cache in caches:
+            cache.reserve(more.pop(id(cache), 0))
+        for place, cache in zip(places, caches, strict=True):
+            place[:] = cache.k.data_ptr(), cache.v.data_ptr(), cache.k.shape[2], cache.length
+            cache.length += 1
+        self._angles(int(places[:, 3].max()) + 1)
         room = [np.empty(shape, np.float32) for shape in (
             (self.team.threads, n, c.hidden), (n, max((c.heads + 2 * c.kv_heads) * c.head_dim, c.hidden)),
             (n, c.heads * c.head_dim), (2, n, c.intermediate), (n, c.hidden))]
-        self.team.run(kernels.decode, self._numbers, *self._norms, np.float32(c.rms_eps), self._cos, self._sin,
-                      cache.k.numpy(), cache.v.numpy(), past, rows, *room)
-        cache.length += n
-        return torch.from_numpy(room[-1]).view(x.shape)
+        x = rows.numpy().copy()  # the residual stream, overwritten
+        self.team.run(kernels.decode, self._numbers, *self._norms, np.float32(c.rms_eps), self._cos, self._sin, places,
+                      c.kv_heads, x, *room)
+        return torch.from_numpy(room[-1])
 
     def _angles(self, count: int) -> None:
         if count > len(self._cos):

@@ -143,7 +143,7 @@ class Qwen3TTSEngine:
         rows = self.embed(plan.prompt)
         rows = replace(rows, prefix=self._prefix(rows.rows[:plan.prompt.fixed]))
         yield from speech(self.models, rows, plan.options, request.chunk_frames, cancel, reference,
-                          request.every_frame)
+                          request.in_turns)
 
     def _prefix(self, rows: torch.Tensor) -> KVCache:
         """The talker's cache of the rows that voice, language and instruction make, kept for the next utterance.

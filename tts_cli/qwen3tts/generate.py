@@ -13,19 +13,22 @@ from torch import Tensor
 
 from tts_cli.engine import AudioChunk, CancelToken
 from tts_cli.errors import TtsError
+from tts_cli.qwen3tts.batched_steps import BatchedSteps
 from tts_cli.qwen3tts.static_steps import StaticSteps
 from tts_cli.qwen3tts.steps import Frame, LoopOptions, ModuleSteps, PromptRows
 from tts_cli.qwen3tts.vocoder import NOT_FINITE, Making, Vocoder
 from tts_cli.qwen3tts.weights import Models
 
 
-def frames(models: Models, prompt: PromptRows, options: LoopOptions, cancel: CancelToken) -> Iterator[Frame | str]:
-    """Yield frames, then one finish reason: "eos", "limit" or "cancelled".
+def frames(models: Models, prompt: PromptRows, options: LoopOptions, cancel: CancelToken,
+           in_turns: bool = False) -> Iterator[Frame | str]:
+    """Yield frames, then one finish reason: "eos", "limit" or "cancelled". `in_turns`: see `SpeechRequest`.
 
     Per frame one number is looked at on the host: the codebook-0 token, to see the end. Raises `TtsError` when the
     talker's activations are not finite.
     """
-    steps = (StaticSteps if models.static else ModuleSteps)(models, prompt, options)
+    kind = StaticSteps if models.static else BatchedSteps if in_turns and models.batch else ModuleSteps
+    steps = kind(models, prompt, options)
     with contextlib.closing(steps):
         for number in range(options.max_frames + steps.lag):
             if cancel.cancelled:
@@ -46,19 +49,19 @@ def frames(models: Models, prompt: PromptRows, options: LoopOptions, cancel: Can
 
 
 def speech(models: Models, prompt: PromptRows, options: LoopOptions, chunk_frames: tuple[int, ...],
-           cancel: CancelToken, reference: Tensor | None = None, every_frame: bool = False) -> Iterator[AudioChunk]:
+           cancel: CancelToken, reference: Tensor | None = None, in_turns: bool = False) -> Iterator[AudioChunk]:
     """The utterance as audio; the last chunk says why it ended.
 
     chunk_frames  frames per chunk, the last number repeats
     reference     codes int64 [T, 16] that the speech goes on from; none of them is in the output
-    every_frame   see `SpeechRequest`
+    in_turns      see `SpeechRequest`
     """
     sizes = chain(chunk_frames, repeat(chunk_frames[-1]))
     vocoder = Vocoder(models.code2wav, models.static and models.static.vocoder_stream, reference)
     pending: list[Tensor] = []
     making: deque[Making] = deque()
     size = next(sizes)
-    for item in frames(models, prompt, options, cancel):
+    for item in frames(models, prompt, options, cancel, in_turns):
         if isinstance(item, str):
             if item == "cancelled":
                 making.clear()
@@ -70,7 +73,7 @@ def speech(models: Models, prompt: PromptRows, options: LoopOptions, chunk_frame
         if len(pending) == size:
             making.append(vocoder.push(pending))
             pending, size = [], next(sizes)
-        elif every_frame:
+        elif in_turns:
             yield vocoder.push([]).wait()
         while making and making[0].ready:
             yield making.popleft().wait()

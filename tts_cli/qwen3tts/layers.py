@@ -1,11 +1,12 @@
 """The decoder block that talker and code predictor share, its key/value cache, and rotary positions.
 
-Shapes: a run of n positions is [n, H]; one position is [H], which takes the matrix-vector kernels (on CPUs up to
+Shapes: a run of n positions is [n, H]; one position, [H] or [1, H], takes the matrix-vector kernels (on CPUs up to
 twice as fast as a one-row matrix product). Linear weights are in the compute dtype; norms, rotary angles and the
 residual stream stay in float32 (lower precision there is audible, and costs nothing to avoid).
 """
 
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -49,7 +50,9 @@ def linear(x: Tensor, w: "Tensor | Matrix", bias: Tensor | None = None) -> Tenso
 def product(x: Tensor, w: Tensor) -> Tensor:
     """`linear`'s, left in w's dtype: sums with float32 widen it on the way, in one kernel less."""
     x = x.to(w.dtype)
-    return torch.mv(w, x) if x.dim() == 1 else F.linear(x, w)
+    if x.numel() == x.shape[-1]:  # one row
+        return torch.mv(w, x.flatten()).view(*x.shape[:-1], -1)
+    return F.linear(x, w)
 
 
 def dense(x: Tensor, w: "Tensor | MatrixStack", bias: Tensor | None = None) -> Tensor:
@@ -256,6 +259,19 @@ class Decoder(nn.Module):
             x = block(x, angles, cache, layer)
         cache.end(n)
         return rms_norm(x, self.norm, self.config.rms_eps)
+
+    def together(self, rows: Tensor, caches: list[KVCache]) -> Tensor:
+        """One more position of each of several sequences: rows [n, H] and their caches -> [n, H].
+
+        A cache may come several times, then its rows follow each other.
+        """
+        if all(cache is caches[0] for cache in caches):
+            return self(rows, caches[0])
+        outputs: list[Tensor] = []
+        for _, run in groupby(zip(rows, caches, strict=True), key=lambda pair: id(pair[1])):
+            own, (cache, *_) = zip(*run, strict=True)
+            outputs.append(self(torch.stack(own), cache))
+        return torch.cat(outputs)
 
     @property
     def rope(self) -> Rope:

@@ -52,7 +52,7 @@ class StaticModels:
         def code_frame(hidden: Tensor, seen: Tensor, forbidden: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
             logits = self.talker.logits(hidden)
             first, seen = draw_first(logits, seen, forbidden, penalty, first_options, uniforms[0])
-            return self.predictor.predict(hidden, first, options, uniforms[1:]), seen
+            return self.predictor.predict(hidden[None], first[None], [options], uniforms[None, 1:])[0], seen
         return code_frame
 
     def lane(self, positions: int) -> "Lane":

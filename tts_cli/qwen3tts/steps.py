@@ -4,7 +4,7 @@
 works behind the host's back (`static_steps`), the loop begins `lag` frames more than it has looked at.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Protocol
@@ -102,37 +102,70 @@ def draw_first(logits: Tensor, seen: Tensor, forbidden: Tensor, penalty: float, 
 
 
 class ModuleSteps:
-    """The modules as they are, each called when it is its turn."""
+    """The modules as they are, each called when it is its turn.
+
+    What `read_frames` and `predict_frames` know of an utterance: its cache, the hidden [H] of its newest frame, of which
+    `first` is codebook 0 on the host and `codes` int64 [16] all, None while there are none.
+    """
 
     lag = 0
 
     @torch.inference_mode()
     def __init__(self, models: "Models", prompt: PromptRows, options: LoopOptions):
-        self._models, self._options, self._overlays = models, options, prompt.overlays()
+        self.models, self.options, self._overlays = models, options, prompt.overlays()
         self._chances = Chances(models, options, prompt.rows.device)
         # Room for a typical utterance at once; reserve() doubles it for the rare long one.
-        self._cache = models.talker.decoder.new_cache(len(prompt.rows) + min(options.max_frames, 256))
-        self._hidden = models.talker.prefill(prompt.rows, self._cache, prompt.prefix)
-        self._codes: Tensor | None = None
+        self.cache = models.talker.decoder.new_cache(len(prompt.rows) + min(options.max_frames, 256))
+        self.hidden = models.talker.prefill(prompt.rows, self.cache, prompt.prefix)
+        self.first: int | None = None
+        self.codes: Tensor | None = None
 
-    @torch.inference_mode()
     def launch(self) -> None:
-        models, options, chances = self._models, self._options, self._chances
-        if self._codes is not None:
-            x = models.predictor.embed_frame(self._codes) + next(self._overlays)
-            self._hidden = models.talker.step(x, self._cache)
-        self._uniforms, forbidden = chances.next()
-        self._first, chances.seen = draw_first(models.talker.logits(self._hidden), chances.seen, forbidden,
-                                               options.repeat_penalty, options.talker, self._uniforms[0])
+        read_frames([self])
 
     def token(self) -> int:
-        return int(self._first)
+        return self.first
 
-    @torch.inference_mode()
     def frame(self) -> Frame:
-        self._codes = self._models.predictor.predict(self._hidden, self._first, self._options.predictor,
-                                                     self._uniforms[1:])
-        return Frame(self._codes, self._hidden)
+        predict_frames([self])
+        return Frame(self.codes, self.hidden)
 
     def close(self) -> None:
         """It shares nothing."""
+
+    def embedded(self) -> Tensor:
+        """What the talker reads next, [H]."""
+        return self.models.predictor.embed_frame(self.codes) + next(self._overlays)
+
+    def draw(self, logits: Tensor) -> Tensor:
+        """Codebook 0 (int64 scalar) of a new frame."""
+        self.uniforms, forbidden = self._chances.next()
+        first, self._chances.seen = draw_first(logits, self._chances.seen, forbidden, self.options.repeat_penalty,
+                                               self.options.talker, self.uniforms[0])
+        return first
+
+
+@torch.inference_mode()
+def read_frames(utterances: Sequence[ModuleSteps]) -> None:
+    """The talker's step for each, in one pass: hidden and codebook 0 of their next frames."""
+    talker = utterances[0].models.talker
+    if begun := [one for one in utterances if one.codes is not None]:  # the others have just read their prompts
+        rows = torch.stack([one.embedded() for one in begun])
+        hidden = talker.decoder.together(rows, [one.cache for one in begun])
+        for one, row in zip(begun, hidden, strict=True):
+            one.hidden = row
+    logits = talker.logits(torch.stack([one.hidden for one in utterances]))
+    for one, row in zip(utterances, logits, strict=True):
+        one.first = int(one.draw(row))
+
+
+@torch.inference_mode()
+def predict_frames(utterances: Sequence[ModuleSteps]) -> None:
+    """The other codes of those frames."""
+    predictor = utterances[0].models.predictor
+    frames = predictor.predict(torch.stack([one.hidden for one in utterances]),
+                               torch.tensor([one.first for one in utterances], device=utterances[0].hidden.device),
+                               [one.options.predictor for one in utterances],
+                               torch.stack([one.uniforms[1:] for one in utterances]))
+    for one, codes in zip(utterances, frames, strict=True):
+        one.codes = codes

@@ -14,6 +14,7 @@ from torch import nn
 from tts_cli.errors import ModelFileError
 from tts_cli.gguf.file import GGUFFile
 from tts_cli.qwen3tts import config as cfg
+from tts_cli.qwen3tts.batched_steps import Batch
 from tts_cli.qwen3tts.code2wav import Code2Wav
 from tts_cli.qwen3tts.code_predictor import CodePredictor
 from tts_cli.qwen3tts.codec_encoder import CodecEncoder
@@ -34,13 +35,15 @@ _OWN_PREFIX = "tts_cli."
 class Models:
     """The networks that speak.
 
-    `static`: talker and predictor in a form for CUDA graphs, which the loop then uses instead.
+    `static`: talker and predictor in a form for CUDA graphs, which the loop then uses instead. `batch`: where utterances
+    that take turns meet, when one pass over several costs less than several passes.
     """
 
     talker: Talker
     predictor: CodePredictor
     code2wav: Code2Wav
     static: StaticModels | None = None
+    batch: Batch | None = None
 
 
 def load_models(talker: GGUFFile, mmproj: GGUFFile, dtype: torch.dtype, device: torch.device,
@@ -59,7 +62,8 @@ def load_models(talker: GGUFFile, mmproj: GGUFFile, dtype: torch.dtype, device: 
     talker_parts, predictor_parts = [(model, _talker_names(c.transformer.layers))], [(predictor, _predictor_names(p))]
     _check_names(talker, talker_parts)
     _check_names(mmproj, predictor_parts + codec_parts)
-    if compiled and device.type == "cpu" and fit_kernels(c.transformer) and fit_kernels(p.transformer):
+    stored = compiled and device.type == "cpu" and fit_kernels(c.transformer) and fit_kernels(p.transformer)
+    if stored:
         from tts_cli.qwen3tts.compiled import use_stored, use_stored_rows  # numba takes a while to import
 
         use_stored(talker, *talker_parts[0], dtype)
@@ -72,7 +76,7 @@ def load_models(talker: GGUFFile, mmproj: GGUFFile, dtype: torch.dtype, device: 
     for module, names in codec_parts[1:]:
         for name, parameter in module.named_parameters():
             _checked(mmproj, names[name], parameter)
-    return Models(model, predictor, code2wav)
+    return Models(model, predictor, code2wav, batch=Batch() if stored else None)
 
 
 def load_codec(mmproj: GGUFFile, device: torch.device) -> tuple[Code2Wav, SpeakerEncoder | None]:

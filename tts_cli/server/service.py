@@ -145,7 +145,7 @@ class SpeechService:
             voice = self.engine.voice_from_clip(wish.clip, "speaker_ref", wish.ref_text)
         elif voice is None:  # the defaults' voice was not there when the request came
             voice = self.defaults.voice
-        return replace(wish.request, voice=voice, every_frame=self.settings.parallel > 1)
+        return replace(wish.request, voice=voice, in_turns=self.settings.parallel > 1)
 
     def _from_base64(self, text: str) -> bytes:
         try:
