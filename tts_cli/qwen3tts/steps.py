@@ -104,8 +104,8 @@ def draw_first(logits: Tensor, seen: Tensor, forbidden: Tensor, penalty: float, 
 class ModuleSteps:
     """The modules as they are, each called when it is its turn.
 
-    What `read_frames` and `predict_frames` know of an utterance: its cache, the hidden [H] of its newest frame, of which
-    `first` is codebook 0 on the host and `codes` int64 [16] all, None while there are none.
+    What `read_frames` and `predict_frames` know of an utterance: its cache, the hidden [H] of its newest frame, whose
+    codebook 0 is `first`, on the host, and all are `codes`, int64 [16]; None while there are none.
     """
 
     lag = 0

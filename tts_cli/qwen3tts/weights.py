@@ -35,8 +35,8 @@ _OWN_PREFIX = "tts_cli."
 class Models:
     """The networks that speak.
 
-    `static`: talker and predictor in a form for CUDA graphs, which the loop then uses instead. `batch`: where utterances
-    that take turns meet, when one pass over several costs less than several passes.
+    `static`: talker and predictor in a form for CUDA graphs, which the loop then uses instead. `batch`: where
+    utterances that take turns meet, when one pass over several costs less than several passes.
     """
 
     talker: Talker
