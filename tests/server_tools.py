@@ -38,7 +38,7 @@ class SineEngine:
     voice_names = VOICES
     default_voice = "low"
     unused = frozenset()
-    default_clip = None
+    default_clip, together = None, 1
 
     def __init__(self):
         self.gate: threading.Semaphore | None = None

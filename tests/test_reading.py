@@ -49,9 +49,9 @@ class Tones:
         return AudioChunk(samples, RATE, codes if self.with_codes else None, reason)
 
 
-def reading(engine, *pieces, cancel=None, **options):
+def reading(engine, *pieces, cancel=None, together=1, **options):
     pieces = [piece if isinstance(piece, Utterance) else Utterance(piece, 0.0) for piece in pieces]
-    return Reading(engine, SpeechRequest(**({"text": "", "seed": 1} | options)), pieces, cancel)
+    return Reading(engine, SpeechRequest(**({"text": "", "seed": 1} | options)), pieces, cancel, together)
 
 
 def samples(chunks):
@@ -139,6 +139,51 @@ def test_an_utterance_is_not_made_before_its_turn():
         seen += chunk.samples.size
         assert len(engine.asked) == 1 + (seen > 2 * FRAME + 1000) + (seen > 2 * (2 * FRAME + 1000))
         assert len(taken) <= len(engine.asked) + 1
+
+
+def test_utterances_side_by_side_are_taken_in_order():
+    pieces = ["abcdef", Utterance("", 0.5, lead=0.1), "ab", "~", "cd", "e"]
+    alone, engine = reading(Tones(), *pieces), Tones()
+    together = reading(engine, *pieces, together=3)
+    first = next(together)
+    assert [request.text for request in engine.asked] == ["abcdef", "", "ab"]
+    assert all(request.in_turns for request in engine.asked)
+    np.testing.assert_array_equal(samples([first, *together]), samples(list(alone)))
+    assert (together.marks, together.cut, together.result.frames) == (alone.marks, [3], alone.result.frames)
+    assert [request.early for request in engine.asked] == [True] + 5 * [False]
+
+
+def test_an_explicit_limit_is_kept_side_by_side():
+    engine = Tones()
+    r = reading(engine, "abc", "def", "g", max_frames=4, together=3)
+    list(r)
+    assert r.result.frames == 4 and [request.max_frames for request in engine.asked] == [4, 1]
+
+
+@pytest.mark.parametrize("wrong, error", [("why?", UsageError), ("de!", TtsError)])
+def test_a_fault_side_by_side_comes_when_its_utterance_has_its_turn(wrong, error):
+    r, seen = reading(Tones(), Utterance("abcde", 0.5), wrong, "f", together=3), 0
+    with pytest.raises(error):
+        for chunk in r:
+            seen += chunk.samples.size
+    assert seen >= 5 * FRAME + 500
+
+
+def test_cancelled_side_by_side():
+    cancel = CancelToken()
+    r = reading(Tones(), "abc", "def", "ghi", cancel=cancel, together=2)
+    next(r)
+    cancel.cancel()
+    assert reasons(list(r)) == ["cancelled"] and len(r.marks) == 1
+
+
+def test_a_model_s_utterances_side_by_side_are_the_same_samples(pair):
+    engine = load_engine(*pair, device="cpu")
+    pieces = ["Hello there.", Utterance("Good morning to all of you.", 0.2), "One.", "Two and three."]
+    alone = list(reading(engine, *pieces, text_mode="full"))
+    together = list(reading(engine, *pieces, text_mode="full", together=engine.together))
+    assert engine.together > 1
+    np.testing.assert_array_equal(samples(alone), samples(together))
 
 
 def test_a_cut_utterance_is_noted_and_the_others_go_on():

@@ -1,11 +1,13 @@
 """Many utterances as one: the same voice, seed and settings, one stream of chunks, one result.
 
-Nothing is generated here: every utterance comes from `Engine.speak`, when its turn comes, and silence lies between.
+Nothing is generated here: every utterance comes from `Engine.speak`, when its turn comes or a little before, and
+silence lies between.
 """
 
 import secrets
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -33,11 +35,14 @@ class Reading(Speech):
     both count from the first sample of the reading. Silence comes as chunks without codes. Only the last chunk has a
     finish reason: "cancelled", "limit" when anything was cut, or "eos".
 
+    together  how many utterances to make side by side (see `Engine.together`): for readings that are heard when they
+              are done. `max_frames` counts over utterances in order, so with it they are made one after another.
+
     Raises `UsageError` at once for what `Engine.check` refuses in the first utterance, while iterating for a later one.
     """
 
     def __init__(self, engine: Engine, request: SpeechRequest, pieces: Iterable[Utterance],
-                 cancel: CancelToken | None = None):
+                 cancel: CancelToken | None = None, together: int = 1):
         seed = secrets.randbits(32) if request.seed is None else request.seed
         super().__init__(self._read(), engine.sample_rate, seed)
         self.marks: list[Mark] = []
@@ -45,21 +50,24 @@ class Reading(Speech):
         self.cut: list[int] = []  # indices of utterances, from 0
         self._engine, self._request = engine, replace(request, seed=seed)
         self._cancel = cancel or CancelToken()
-        self._pieces = iter(pieces)
-        self._first = next(self._pieces, None)
-        if self._first is not None:
-            engine.check(replace(self._request, text=self._first.text))
+        self._frames_left = request.max_frames
+        self._utterances = _InOrder(self._speak, pieces, together if self._frames_left is None else 1)
+        if (first := self._utterances.first) is not None:
+            engine.check(replace(self._request, text=first.text))
+
+    def _speak(self, index: int, text: str, in_turns: bool) -> Speech:
+        request = self._request
+        return self._engine.speak(
+            replace(request, text=text, max_frames=self._frames_left, early=request.early and index == 0,
+                    in_turns=request.in_turns or in_turns), self._cancel)
 
     def _read(self) -> Iterator[AudioChunk]:
         """Raw chunks; `Speech` counts and checks them."""
-        position, frames_left, index = 0, self._request.max_frames, 0
-        piece, reason = self._first, "eos"
-        while piece is not None and not self._cancel.cancelled:
+        position, index, reason = 0, 0, "eos"
+        while (piece := self._utterances.first) is not None and not self._cancel.cancelled:
             start = position
             lead = round(piece.lead * self.sample_rate)
-            request = replace(self._request, text=piece.text, max_frames=frames_left,
-                              early=self._request.early and index == 0)
-            for chunk in self._engine.speak(request, self._cancel):
+            for chunk in self._utterances.chunks():
                 # Held back until there is sound to follow, which the time to first audio is about.
                 if lead and (chunk.samples.size or chunk.finish_reason):
                     yield from self._silence(lead)
@@ -68,26 +76,27 @@ class Reading(Speech):
                 self.words += [replace(word, start=position / self.sample_rate + word.start,
                                        end=position / self.sample_rate + word.end) for word in chunk.words]
                 position += chunk.samples.size
-                if frames_left is not None and chunk.codes is not None:
-                    frames_left -= len(chunk.codes)
+                if self._frames_left is not None and chunk.codes is not None:
+                    self._frames_left -= len(chunk.codes)
                 if chunk.finish_reason is None:
                     yield chunk
             if position > start:
                 self.marks.append(Mark(start / self.sample_rate, position / self.sample_rate, piece.text))
-            silence, following, ended = round(piece.pause * self.sample_rate), next(self._pieces, None), False
+            silence, ended = round(piece.pause * self.sample_rate), False
+            following = self._utterances.leave_first()
             if chunk.finish_reason == "cancelled":
                 reason, ended = "cancelled", True
-            elif chunk.finish_reason == "limit" and frames_left is None:
+            elif chunk.finish_reason == "limit" and self._frames_left is None:
                 self.cut.append(index)
                 reason = "limit"
-            elif chunk.finish_reason == "limit" or (frames_left == 0 and following is not None):
+            elif chunk.finish_reason == "limit" or (self._frames_left == 0 and following is not None):
                 reason, ended = "limit", True
             if ended or (following is None and not silence):
                 yield replace(chunk, finish_reason=reason)
                 return
             yield replace(chunk, finish_reason=None)
             yield from self._silence(silence)
-            position, piece, index = position + silence, following, index + 1
+            position, index = position + silence, index + 1
         if self._cancel.cancelled:
             reason = "cancelled"
         yield AudioChunk(np.zeros(0, np.float32), self.sample_rate, None, reason)
@@ -98,3 +107,71 @@ class Reading(Speech):
             if self._cancel.cancelled:
                 return
             yield AudioChunk(np.zeros(min(step, samples - start), np.float32), self.sample_rate)
+
+
+@dataclass
+class _Begun:
+    """An utterance that is being made, and what came of it that nobody took yet."""
+
+    index: int
+    piece: Utterance
+    speech: Speech | None = None
+    made: deque[AudioChunk | Exception] = field(default_factory=deque)
+    ended: bool = False
+
+
+class _InOrder:
+    """Utterances of which up to `together` are made at a time, a chunk each in turn, and taken in order.
+
+    speak  (index, text, whether it takes turns with others) -> the utterance
+    """
+
+    def __init__(self, speak: Callable[[int, str, bool], Speech], pieces: Iterable[Utterance], together: int):
+        self._speak, self._pieces, self._together = speak, iter(pieces), together
+        self._left = 0  # how many are done with
+        self._begun: deque[_Begun] = deque()
+        self._fill(1)
+
+    @property
+    def first(self) -> Utterance | None:
+        """The one whose chunks are to be taken."""
+        return self._begun[0].piece if self._begun else None
+
+    def chunks(self) -> Iterator[AudioChunk]:
+        """All of the first. Raises what its making raised."""
+        first = self._begun[0]
+        while first.made or not first.ended:
+            if not first.made:
+                self._turn()
+            elif isinstance(first.made[0], Exception):
+                raise first.made.popleft()
+            else:
+                yield first.made.popleft()
+
+    def leave_first(self) -> Utterance | None:
+        """On to the next, if there is one."""
+        self._begun.popleft()
+        self._left += 1
+        self._fill(1)
+        return self.first
+
+    def _fill(self, count: int) -> None:
+        while len(self._begun) < count and (piece := next(self._pieces, None)) is not None:
+            self._begun.append(_Begun(self._left + len(self._begun), piece))
+
+    def _turn(self) -> None:
+        self._fill(self._together)
+        for one in self._begun:
+            if one.ended:
+                continue
+            try:
+                if one.speech is None:
+                    one.speech = self._speak(one.index, one.piece.text, self._together > 1)
+                chunk = next(one.speech)
+            except Exception as error:  # its consumer's, when its turn has come
+                one.made.append(error)
+                one.ended = True
+                continue
+            one.ended = chunk.finish_reason is not None
+            if chunk.samples.size or one.ended or self._together == 1:  # an empty one is somebody else's turn
+                one.made.append(chunk)

@@ -26,6 +26,11 @@ class Outputs:
     device: str | None = None
     inputs: tuple[str | Path | None, ...] = ()
 
+    @property
+    def are_heard_at_once(self) -> bool:
+        """Whether somebody may listen while the speech is made."""
+        return self.play or self.path == "-"
+
     def checked(self, inputs: Sequence[str | Path | None]) -> "Outputs":
         """With the format filled in. Refuses what could not be written, and a missing sound device, early."""
         from tts_cli.audio.write import choose_format

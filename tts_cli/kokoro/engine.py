@@ -55,6 +55,7 @@ class KokoroEngine:
                         "sub_top_p", "greedy", "max_frames", "chunk_frames", "codes"))
     languages = ["english", *LANGUAGES]
     default_clip = None  # no voice needs a recording
+    together = 1
 
     def __init__(self, config: KokoroConfig, weights: Path | None, voices: Voices, device: torch.device,
                  dtype: torch.dtype, progress: Callable[[int, int, str], None] | None = None):
