@@ -62,6 +62,22 @@ def test_items_arrive_in_order_and_then_the_exception(worker):
     assert seen == list(range(50))
 
 
+def test_runs_in_turns_alternate_and_let_other_jobs_in(worker):
+    begin, made = threading.Event(), []
+
+    def items(name, count):
+        for number in range(count):
+            made.append(name)
+            yield number
+    blocked = worker.submit(begin.wait)
+    runs = [worker.ahead(items(name, count), CancelToken(), in_turns=True) for name, count in (("a", 4), ("b", 2))]
+    job = worker.submit(made.append, "job")
+    begin.set()
+    assert [list(run) for run in runs] == [[0, 1, 2, 3], [0, 1]]
+    job.result()
+    assert blocked.result() and made == ["a", "b", "job", "a", "b", "a", "a"]
+
+
 def test_it_runs_only_a_few_items_ahead(worker):
     made = []
     ahead = worker.ahead((made.append(n) or n for n in range(1000)), CancelToken())

@@ -10,12 +10,13 @@ from cli_tools import tts
 from test_batch_run import manifest, results
 
 from tts_cli.batch import dispatch
-from tts_cli.batch.dispatch import HELD, LIVES, Event, outcomes
+from tts_cli.batch.dispatch import LIVES, Event, outcomes
 from tts_cli.batch.rows import Row
 from tts_cli.batch.speaker import Outcome, Setup, Speaker
 from tts_cli.batch.store import Store
 from tts_cli.batch.workers import Pool
 from tts_cli.errors import TtsError
+from tts_cli.qwen3tts import batched_steps
 
 
 def rows(count):
@@ -25,30 +26,32 @@ def rows(count):
 class Crew:
     """Workers that speak what they are given one after the other, last comer first; `deadly` rows kill them."""
 
+    held = 2
+
     def __init__(self, size, deadly=(), stillborn=False):
         self.size, self._deadly, self._stillborn = size, deadly, stillborn
         self._numbers = itertools.count()
         self._events = deque()
-        self.held = {}
+        self.given = {}
         self.most = 0
 
     def start(self):
         worker = next(self._numbers)
-        self.held[worker] = []
+        self.given[worker] = []
         self._events.append(Event(worker, gone="no model" if self._stillborn else None))
         return worker
 
     def give(self, worker, row):
-        self.held[worker].append(row)
-        self.most = max(self.most, sum(map(len, self.held.values())))
+        self.given[worker].append(row)
+        self.most = max(self.most, sum(map(len, self.given.values())))
 
     def events(self):
         if self._events:
             return [self._events.popleft()]
-        worker = max(self.held, key=lambda one: len(self.held[one]))
-        row = self.held[worker].pop()
+        worker = max(self.given, key=lambda one: len(self.given[one]))
+        row = self.given[worker].pop()
         if row.id in self._deadly:
-            self.held[worker].clear()
+            self.given[worker].clear()
             return [Event(worker, gone="signal 9")]
         return [Event(worker, Outcome(row, {"error": None}))]
 
@@ -65,8 +68,8 @@ def test_every_row_comes_back_once_and_few_are_held(size):
     crew, seen = Crew(size), []
     for outcome in outcomes(lazily(), crew):
         seen.append(outcome.row.id)
-        assert given <= len(seen) + size * HELD + 1
-    assert sorted(seen) == sorted(row.id for row in rows(50)) and crew.most == size * HELD
+        assert given <= len(seen) + size * Crew.held + 1
+    assert sorted(seen) == sorted(row.id for row in rows(50)) and crew.most == size * Crew.held
 
 
 def test_rows_of_a_dead_worker_are_spoken_by_others_and_a_deadly_one_is_given_up():
@@ -97,6 +100,21 @@ def test_processes_write_the_bytes_that_one_writes(pair, tmp_path):
         assert done.code == 0, done.err
         hashes.append({identity: record["sha256"] for identity, record in results(tmp_path / name).items()})
     assert hashes[0] == hashes[1] and len(hashes[0]) == 6
+
+
+def test_rows_in_turns_are_the_same_files(tmp_path, pair, monkeypatch):
+    """One process speaks several rows side by side, and more of them are not begun."""
+    given = [{"id": f"r{i}", "text": "One more row. " * (1 + i % 3), "seed": i} for i in range(7)]
+    hashes, most = [], []
+    talker_pass = batched_steps.read_frames
+    monkeypatch.setattr(batched_steps, "read_frames", lambda begun: (most.append(len(begun)), talker_pass(begun)))
+    for together in (4, 1):
+        monkeypatch.setattr("tts_cli.qwen3tts.engine.TOGETHER", together)
+        done = tts("batch", manifest(tmp_path, given), "-o", tmp_path / str(together), "-m", pair[0], "-t", "1")
+        assert done.code == 0, done.err
+        hashes.append({identity: record["sha256"] for identity, record in results(tmp_path / str(together)).items()})
+        assert max(most) == 4
+    assert hashes[0] == hashes[1] and len(hashes[0]) == 7
 
 
 def fake(dtype):

@@ -69,9 +69,12 @@ class Worker:
         `abandon`, with `Abandoned`."""
         return wait(self.submit(function, *arguments), self)
 
-    def ahead(self, items: Iterable[T], cancel: CancelToken) -> "Ahead[T]":
-        """Iterate `items` on this worker, a few items ahead of the consumer; starts at once."""
-        return Ahead(self, items, cancel)
+    def ahead(self, items: Iterable[T], cancel: CancelToken, in_turns: bool = False) -> "Ahead[T]":
+        """Iterate `items` on this worker, a few items ahead of the consumer; starts at once.
+
+        in_turns  let other jobs have their turn after each item, not after the last
+        """
+        return Ahead(self, items, cancel, in_turns)
 
     def abandon(self) -> None:
         """Let all threads that wait for a job go on without it: one inside a long call of torch cannot be stopped."""
@@ -122,13 +125,14 @@ def _work(jobs: queue.SimpleQueue) -> None:
 class Ahead(Generic[T]):
     """Items made on a worker. What the source raises is raised to the consumer; `close` cancels and does not wait."""
 
-    def __init__(self, worker: Worker, items: Iterable[T], cancel: CancelToken):
+    def __init__(self, worker: Worker, items: Iterable[T], cancel: CancelToken, in_turns: bool):
         self._passed: queue.Queue = queue.Queue(AHEAD_ITEMS)
         self._worker = worker
         self._cancel = cancel
         self._closed = threading.Event()
         self._ended = False
-        self._made = worker.submit(self._make, items)
+        self._made: Future[None] = Future()
+        worker.submit(self._make, iter(items), in_turns)
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -166,13 +170,17 @@ class Ahead(Generic[T]):
     def __exit__(self, *exception) -> None:
         self.close()
 
-    def _make(self, items: Iterable[T]) -> None:
+    def _make(self, items: Iterator[T], in_turns: bool) -> None:
         try:
-            for item in items:
-                if not self._pass(item):
+            while (item := next(items, _END)) is not _END and self._pass(item):
+                if in_turns:
+                    self._worker.submit(self._make, items, in_turns)
                     return
-        finally:
-            self._pass(_END)
+        except BaseException as error:  # it belongs to whoever takes the items
+            self._made.set_exception(error)
+        else:
+            self._made.set_result(None)
+        self._pass(_END)
 
     def _pass(self, item) -> bool:
         while not self._closed.is_set():

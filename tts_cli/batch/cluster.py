@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tts_cli.background import POLL_SECONDS
-from tts_cli.batch.dispatch import HELD, Event
+from tts_cli.batch.dispatch import Event
 from tts_cli.batch.rows import Row
 from tts_cli.batch.speaker import Outcome, Setup, Speaker
 from tts_cli.errors import TtsError, UsageError
@@ -80,11 +80,11 @@ class Cluster:
     def __init__(self, setup: Setup, size: int, share: Share):
         import ray
 
-        self.size = size
+        self.size, self.held = size, setup.held
         threads = setup.choice.threads or max(1, int(share.cpus))
         self._setup = ray.put(replace(setup, choice=replace(setup.choice, threads=threads)))
         self._actor = ray.remote(Actor).options(
-            num_cpus=share.cpus, num_gpus=share.gpus, max_restarts=0, max_task_retries=0, max_concurrency=HELD)
+            num_cpus=share.cpus, num_gpus=share.gpus, max_restarts=0, max_task_retries=0, max_concurrency=setup.held)
         self._ray = ray
         self._waiting: dict = {}  # what an actor works on: reference -> actor
 

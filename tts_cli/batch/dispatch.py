@@ -13,7 +13,6 @@ from tts_cli.batch.rows import Row
 from tts_cli.batch.speaker import Outcome, failure
 from tts_cli.errors import TtsError
 
-HELD = 2  # rows a worker has: one being spoken while the one before is written
 LIVES = 3  # workers a row may lose
 STARTS = 5  # workers in a row that end before they spoke anything
 
@@ -31,6 +30,7 @@ class Crew(Protocol):
     """Workers, each with a `Speaker`; a context manager that ends them, rows in work dropped."""
 
     size: int
+    held: int  # rows a worker has at a time
 
     def start(self) -> Hashable:
         """Begin to start a worker; an event tells when it is ready or gone."""
@@ -75,7 +75,7 @@ class _Dispatch:
     def _hand_out(self) -> None:
         while (worker := min(self._ready, key=lambda one: len(self._ready[one]), default=None)) is not None:
             held = self._ready[worker]
-            if len(held) >= HELD:
+            if len(held) >= self._crew.held:
                 return
             if self._again and not held:
                 row = self._again.popleft()

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from tts_cli.background import POLL_SECONDS
-from tts_cli.batch.dispatch import HELD, Event
+from tts_cli.batch.dispatch import Event
 from tts_cli.batch.rows import Row
 from tts_cli.batch.speaker import Speaker
 
@@ -16,8 +16,8 @@ class Local:
     size = 1
 
     def __init__(self, speaker: Speaker):
-        self._speaker = speaker
-        self._threads = ThreadPoolExecutor(HELD, "tts batch")
+        self._speaker, self.held = speaker, speaker.held
+        self._threads = ThreadPoolExecutor(self.held, "tts batch")
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
     def start(self) -> str:

@@ -27,11 +27,21 @@ _CUT = "cut at the automatic limit: the model had not ended the speech"
 
 @dataclass(frozen=True)
 class Setup:
-    """What an executor needs to make a `Speaker`, on this machine or another; `where`: see `open_depot`."""
+    """What an executor needs to make a `Speaker`, on this machine or another.
+
+    where     see `open_depot`
+    together  rows that are spoken in turns, see `Engine.together`
+    """
 
     choice: ModelChoice
     where: Path | str | None
     retries: int = 0
+    together: int = 1
+
+    @property
+    def held(self) -> int:
+        """Rows a worker has at a time; at least one is spoken while another is written."""
+        return max(2, self.together)
 
 
 @dataclass(frozen=True)
@@ -61,7 +71,7 @@ class Speaker:
     """
 
     def __init__(self, setup: Setup, engine: Engine | None = None):
-        self._setup = setup
+        self._setup, self.held = setup, setup.held
         self._depot = open_depot(setup.where)
         self._worker = Worker()
         self._tokens: set[CancelToken] = set()  # of the rows in work
@@ -119,10 +129,11 @@ class Speaker:
         whose = {name: row.options[name] for name in VOICE_COLUMNS if name in row.options}
         voice = self._voice(json.dumps(whose, sort_keys=True))
         manner = manner_of(row.options)
-        request = replace(manner.request, voice=voice, seed=row.seed + attempt)
+        in_turns = self._setup.together > 1
+        request = replace(manner.request, voice=voice, seed=row.seed + attempt, in_turns=in_turns)
         with self._token() as cancel, open_writer(path, row.format, self._engine.sample_rate) as writer:
             reading = self._worker.call(Reading, self._engine, request, manner.pieces(row.text), cancel)
-            with self._worker.ahead(reading, cancel) as chunks:
+            with self._worker.ahead(reading, cancel, in_turns) as chunks:
                 for chunk in chunks:
                     writer.write(chunk.samples)
             if reading.result.finish_reason == "cancelled":

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 
 from tts_cli.background import POLL_SECONDS, any_busy
-from tts_cli.batch.dispatch import HELD, Event
+from tts_cli.batch.dispatch import Event
 from tts_cli.batch.rows import Row
 from tts_cli.batch.speaker import Setup, Speaker
 from tts_cli.errors import TtsError
@@ -38,7 +38,7 @@ class Pool:
     """
 
     def __init__(self, setup: Setup, size: int, threads: int):
-        self.size = size
+        self.size, self.held = size, setup.held
         self._setup = replace(setup, choice=replace(setup.choice, threads=max(1, threads // size)))
         self._context = multiprocessing.get_context("spawn")
         self._processes: dict[Connection, multiprocessing.process.BaseProcess] = {}
@@ -107,7 +107,7 @@ def _serve(pipe: Connection, setup: Setup) -> None:
         outcome = speaker.speak(row)
         with sending:
             pipe.send(outcome)
-    with ThreadPoolExecutor(HELD) as threads:
+    with ThreadPoolExecutor(setup.held) as threads:
         try:
             pipe.send(_READY)
             while True:
