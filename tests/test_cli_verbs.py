@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ from tts_cli import bench
 from tts_cli.engine import SpeechRequest
 from tts_cli.errors import TtsError
 from tts_cli.loading import load_engine
+from tts_cli.qwen3tts.code2wav import Code2Wav
+from tts_cli.qwen3tts.code_predictor import CodePredictor
 from tts_cli.qwen3tts.engine import Qwen3TTSEngine
+from tts_cli.qwen3tts.talker import Talker
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +158,16 @@ def test_bench_numbers_add_up(pair):
     for key in ("load_seconds", "prefill_ms", "first_audio_ms", "early_ms", "late_ms", "times_real_time",
                 "weight_gb_per_s", "peak_rss_mb"):
         assert told[key] > 0
+
+
+def test_bench_times_the_parts_that_the_loop_calls(pair, monkeypatch):
+    def slow(method):
+        return lambda *arguments: (time.sleep(0.02), method(*arguments))[1]
+    for kind, method in ((Talker, "together"), (CodePredictor, "predict"), (Code2Wav, "push")):
+        monkeypatch.setattr(kind, method, slow(getattr(kind, method)))
+    told = json.loads(tts("bench", "-m", pair[0], "--frames", "6", "--no-cold", "--json").out)
+    assert told["frame_ms"]["talker"] > 16 and told["frame_ms"]["predictor"] > 20  # the first frame needs no step
+    assert told["frame_ms"]["code2wav"] > 10  # one or two frames a chunk
 
 
 def test_bench_as_a_table(pair, monkeypatch):

@@ -139,7 +139,8 @@ class Probe:
         if self._models.static:
             methods += [(StaticSteps, "step", "talker"), (StaticSteps, "predict", "predictor")]
         else:
-            methods += [(talker, "step", "talker"), (talker, "logits", "talker"), (predictor, "predict", "predictor")]
+            methods += [(talker, "together", "talker"), (talker, "logits", "talker"),
+                        (predictor, "predict", "predictor")]
         with contextlib.ExitStack() as patches:
             for owner, method, part in methods:
                 patches.enter_context(patch.object(owner, method, self._timed(getattr(owner, method), part)))

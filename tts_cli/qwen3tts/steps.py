@@ -151,7 +151,7 @@ def read_frames(utterances: Sequence[ModuleSteps]) -> None:
     talker = utterances[0].models.talker
     if begun := [one for one in utterances if one.codes is not None]:  # the others have just read their prompts
         rows = torch.stack([one.embedded() for one in begun])
-        hidden = talker.decoder.together(rows, [one.cache for one in begun])
+        hidden = talker.together(rows, [one.cache for one in begun])
         for one, row in zip(begun, hidden, strict=True):
             one.hidden = row
     logits = talker.logits(torch.stack([one.hidden for one in utterances]))

@@ -35,6 +35,10 @@ class Talker(nn.Module):
         """One frame embedding [H] -> hidden [H] after the final norm."""
         return self.decoder(x, cache)
 
+    def together(self, rows: Tensor, caches: list[KVCache]) -> Tensor:
+        """`step` for several utterances at once: [n, H] -> [n, H]."""
+        return self.decoder.together(rows, caches)
+
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [H] -> codebook-0 logits [codec_vocab], float32."""
+        """hidden [H] or [n, H] -> codebook-0 logits [codec_vocab] or [n, codec_vocab], float32."""
         return linear(hidden, self.head)
