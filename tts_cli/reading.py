@@ -4,6 +4,7 @@ Nothing is generated here: every utterance comes from `Engine.speak`, when its t
 silence lies between.
 """
 
+import contextlib
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -63,6 +64,10 @@ class Reading(Speech):
 
     def _read(self) -> Iterator[AudioChunk]:
         """Raw chunks; `Speech` counts and checks them."""
+        with contextlib.closing(self._utterances):
+            yield from self._read_in_order()
+
+    def _read_in_order(self) -> Iterator[AudioChunk]:
         position, index, reason = 0, 0, "eos"
         while (piece := self._utterances.first) is not None and not self._cancel.cancelled:
             start = position
@@ -155,12 +160,19 @@ class _InOrder:
         self._fill(1)
         return self.first
 
+    def close(self) -> None:
+        """Drop what was begun and is not wanted any more, though somebody may keep the reading for its result."""
+        self._begun.clear()
+
     def _fill(self, count: int) -> None:
         while len(self._begun) < count and (piece := next(self._pieces, None)) is not None:
             self._begun.append(_Begun(self._left + len(self._begun), piece))
 
     def _turn(self) -> None:
-        self._fill(self._together)
+        try:
+            self._fill(self._together)
+        except Exception as error:  # the text's own, which is told when all before it was read
+            self._pieces = _failing(error)
         for one in self._begun:
             if one.ended:
                 continue
@@ -175,3 +187,8 @@ class _InOrder:
             one.ended = chunk.finish_reason is not None
             if chunk.samples.size or one.ended or self._together == 1:  # an empty one is somebody else's turn
                 one.made.append(chunk)
+
+
+def _failing(error: Exception) -> Iterator[Utterance]:
+    raise error
+    yield
