@@ -17,6 +17,7 @@ from tts_cli.server.metrics import Metrics
 from tts_cli.server.settings import ServerSettings
 
 log = logging.getLogger("tts_cli.server")
+LONGEST_METHOD = 20
 OPEN_PATHS = ("/", "/health")  # without a key: the page asks for it, and a load balancer has none
 
 
@@ -39,7 +40,8 @@ class Edge:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id, began, status = scope["state"]["request_id"], time.perf_counter(), None
-        method, body = scope["method"], _Bounded(receive, self._settings.max_body)
+        # A method may be as long as a whole head; none that is known is.
+        method, body = scope["method"][:LONGEST_METHOD], _Bounded(receive, self._settings.max_body)
         scope = {**scope, "method": "GET" if method == "HEAD" else method}  # uvicorn leaves the body out
 
         async def identified(message: Message) -> None:

@@ -1,0 +1,18 @@
+"""What a client sent comes back in part only."""
+
+import socket
+
+import pytest
+from server_tools import SineEngine, serving
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/tts"])
+def test_a_long_method_does_not_come_back(path, caplog):
+    caplog.set_level("INFO", "tts_cli.server")
+    with serving(SineEngine()) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), 10) as client:
+            client.sendall(f"{'A' * 5000} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+            answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 40") and b"A" * 20 in answer
+    assert b"A" * 200 not in answer and "A" * 200 not in caplog.text
