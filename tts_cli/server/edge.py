@@ -64,9 +64,12 @@ class Edge:
         except ClientDisconnect:
             pass  # in the midst of its request
         except Exception as error:
-            answer = api_error(error)
+            fault = error
+            if status is not None and error.__cause__ is not None:  # Starlette's word for one that came too late
+                fault = error.__cause__
+            answer = api_error(fault)
             if answer.status == 500:
-                log.error("%s failed", request_id, exc_info=error)
+                log.error("%s failed", request_id, exc_info=fault)
             if status is not None:
                 raise  # the server closes the connection
             await answer.response()(scope, receive, identified)
