@@ -3,8 +3,9 @@
     python benchmarks/gpu_peer.py TALKER.gguf MMPROJ.gguf [--checkpoint FOLDER] [--rounds 5] [--frames 120]
 
 Checks first that graphs change no code, at full size: tiny models in the tests choose other kernels. Then it alternates
-the rounds of all and prints medians of ms per frame, x real time and first audio. The peer reads the checkpoint folder
-that the pair was made of; without one it is left out. Its first sound includes hearing the reference clip.
+the rounds of all and prints medians of ms per frame, x real time and first audio; then what utterances in turns give
+together. The peer reads the checkpoint folder that the pair was made of; without one it is left out. Its first sound
+includes hearing the reference clip.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import torch
 from tts_cli.bench import TEXT, Probe
 from tts_cli.engine import SpeechRequest
 from tts_cli.qwen3tts.engine import REFERENCE_CLIP, Qwen3TTSEngine
-from tts_cli.qwen3tts.static_steps import StaticModels
+from tts_cli.qwen3tts.static_steps import ROWS, StaticModels
 
 FRAME_SECONDS = 0.08
 PEER_CHUNK = 4  # frames; it makes no sound before
@@ -35,6 +36,19 @@ def spoken(engine: Qwen3TTSEngine, seed: int, frames: int) -> tuple[np.ndarray, 
         made.extend(chunks)
     codes = np.concatenate([chunk.codes for chunk in made])
     return codes, (time.perf_counter() - started - first) / max(1, len(codes) - 1), first
+
+
+def together(engine: Qwen3TTSEngine, rows: int, frames: int) -> float:
+    """Seconds of audio that so many utterances in turns give in a second."""
+    with Probe(engine, synchronize=False):
+        going = [engine.speak(SpeechRequest(TEXT, seed=seed, max_frames=frames, in_turns=True)) for seed in range(rows)]
+        for speech in going:
+            next(speech)
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        while going:
+            going = [speech for speech in going if next(speech, None) is not None]
+    return rows * frames * FRAME_SECONDS / (time.perf_counter() - started)
 
 
 def peer(checkpoint: str, frames: int):
@@ -87,6 +101,9 @@ def main() -> None:
         frame, first = (statistics.median(column) for column in zip(*rounds[1:], strict=True))
         print(f"{name:<18}{1000 * frame:7.2f} ms/frame {FRAME_SECONDS / frame:7.2f} x real time "
               f"{1000 * first:7.1f} ms to the first sound")
+    for rows in (1, 4, ROWS):
+        rates = [together(graphed, rows, args.frames) for _ in range(1 + min(3, args.rounds))][1:]
+        print(f"{rows:>2} utterances in turns {statistics.median(rates):7.2f} x real time in total")
     if not same:
         raise SystemExit(1)
 

@@ -24,7 +24,7 @@ from tts_cli.qwen3tts.engine import Qwen3TTSEngine
 from tts_cli.qwen3tts.generate import frames, speech
 from tts_cli.qwen3tts.graphs import Graphed
 from tts_cli.qwen3tts.sampling import SamplingOptions
-from tts_cli.qwen3tts.static_steps import Lane, StaticModels
+from tts_cli.qwen3tts.static_steps import Lanes, StaticModels
 from tts_cli.voices import Voice
 
 CPU = torch.device("cpu")
@@ -166,10 +166,68 @@ def test_utterances_in_turn_equal_each_alone(small):
     for items, expected in zip(made, alone, strict=True):
         *found, reason = items
         assert_same(([frame.codes.tolist() for frame in found], [frame.hidden for frame in found], reason), expected)
-    lanes = [lane for free in models.static._free.values() for lane in free]
-    assert len(lanes) == len(runs)
+    lanes = [one for sets in models.static._lanes.values() for one in sets]
+    assert len(lanes) == 1 and lanes[0].is_free
     assert_same(everything(models, *runs[0]), alone[0])
-    assert [lane for free in models.static._free.values() for lane in free] == lanes  # used again, and given back
+    assert [one for sets in models.static._lanes.values() for one in sets] == lanes  # used again, and given back
+
+
+def in_turns(models, runs, starts):
+    """What `everything` gives for each of several utterances that begin at those turns and get a frame at each."""
+    going, made, turn = {}, {i: [] for i in range(len(runs))}, 0
+    while turn <= max(starts) or going:
+        going |= {i: frames(models, *runs[i], CancelToken(), in_turns=True)
+                  for i, start in enumerate(starts) if start == turn}
+        for i, items in list(going.items()):
+            made[i].append(next(items))
+            if isinstance(made[i][-1], str):
+                del going[i]
+        turn += 1
+    return [([frame.codes.tolist() for frame in found], [frame.hidden for frame in found], reason)
+            for *found, reason in made.values()]
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_utterances_that_share_lanes_equal_each_alone(small, monkeypatch, captured):
+    """Two sets of options, so two sets of lanes; one utterance outgrows its lane, and another takes a lane left."""
+    monkeypatch.setattr(graphs, "capture", traced)
+    monkeypatch.setattr(static_steps, "ROWS", 3)
+    monkeypatch.setattr(static_steps, "SHORTEST_LANE", 16)
+    engine = small["base"]
+    models, calls = static(engine.models, captured), []
+    predict = Lanes.predict_frames
+    monkeypatch.setattr(Lanes, "predict_frames", lambda lanes, begun: (calls.append(len(begun)), predict(lanes, begun)))
+    runs = []
+    for seed, frames_ in enumerate((6, 24, 3, 9, 5, 7)):
+        prompt, options = planned(engine, "One. " * (1 + seed % 3), seed=seed, max_frames=frames_,
+                                  **({"temperature": 1.3} if seed == 4 else {}))
+        runs.append((prompt, replace(options, min_frames=frames_)))
+    for found, run in zip(in_turns(models, runs, (0, 0, 2, 3, 1, 6)), runs, strict=True):
+        assert_same(found, everything(engine.models, *run))
+    assert len(calls) < 45 and max(calls) == 3  # 54 frames
+    assert all(one.is_free for sets in models.static._lanes.values() for one in sets)
+    assert all(len(sets) == 1 for sets in models.static._lanes.values())
+    assert {rows for rows, _ in models.static._lanes} == {3} and len(models.static._lanes) >= 2
+
+
+def test_lanes_left_in_the_midst_disturb_nobody(small, monkeypatch):
+    monkeypatch.setattr(static_steps, "ROWS", 2)
+    engine = small["base"]
+    models = static(engine.models)
+    runs = [planned(engine, "One and two.", seed=seed, max_frames=8) for seed in range(3)]
+    runs = [(prompt, replace(options, min_frames=8)) for prompt, options in runs]
+    kept, left = (frames(models, *run, CancelToken(), in_turns=True) for run in runs[:2])
+    made = [next(kept), next(left), next(kept), next(left)][::2]
+    left.close()
+    third = frames(models, *runs[2], CancelToken(), in_turns=True)
+    others = [next(third)]
+    while len(others) < 9:
+        made.append(next(kept, None))
+        others.append(next(third))
+    for items, run in ((made, runs[0]), (others, runs[2])):
+        *found, reason = [item for item in items if item is not None]
+        assert_same(([frame.codes.tolist() for frame in found], [frame.hidden for frame in found], reason),
+                    everything(engine.models, *run))
 
 
 def test_what_was_recorded_makes_the_same_frames(small, monkeypatch):
@@ -182,7 +240,7 @@ def test_what_was_recorded_makes_the_same_frames(small, monkeypatch):
         prompt, options = planned(engine, text, seed=seed, max_frames=30)
         options = replace(options, min_frames=(2, 12, 30)[seed])
         assert_same(everything(recorded, prompt, options), everything(models, prompt, options))
-    assert set(recorded.static._free) == {32, 64}
+    assert set(recorded.static._lanes) == {(1, 32), (1, 64)}
 
 
 def test_an_utterance_outgrows_its_lane(small, monkeypatch):
@@ -193,7 +251,7 @@ def test_an_utterance_outgrows_its_lane(small, monkeypatch):
     expected = everything(engine.models, prompt, replace(options, min_frames=40))
     assert len(expected[0]) == 40
     assert_same(everything(models, prompt, replace(options, min_frames=40)), expected)
-    assert len([capacity for capacity, lanes in models.static._free.items() if lanes]) >= 3
+    assert len(models.static._lanes) >= 3 and all(one.is_free for (one,) in models.static._lanes.values())
 
 
 def test_an_abandoned_utterance_gives_its_lane_back(small):
@@ -202,7 +260,7 @@ def test_an_abandoned_utterance_gives_its_lane_back(small):
     utterance = frames(models, *planned(engine, seed=1, max_frames=8), CancelToken())
     next(utterance)
     utterance.close()
-    assert sum(map(len, models.static._free.values())) == 1
+    assert [one.is_free for sets in models.static._lanes.values() for one in sets] == [True]
 
 
 @pytest.mark.parametrize("greedy", [True, False], ids=["greedy", "sampled"])
@@ -230,13 +288,13 @@ def test_nothing_is_read_on_the_host(engines, name, options):
     engine = engines[name]
     shared = StaticModels(engine.models.talker, engine.models.predictor, CPU, False)
     prompt, loop = planned(engine)
-    lane = Lane(shared, 64)
-    seen = torch.zeros(len(engine.models.talker.head), dtype=torch.bool)
+    lanes = Lanes(shared, 1, 64)
+    seen = torch.zeros(1, len(engine.models.talker.head), dtype=torch.bool)
     with torch.inference_mode(), NoHostReads():
-        code_frame = shared.code_frame(replace(loop, talker=options, predictor=options))
-        codes, _ = code_frame(prompt.pad, seen, seen, torch.full((16,), .5))
-        hidden, position = lane.step(codes, prompt.pad, torch.tensor([5]))
-    assert codes.shape == (16,) and hidden.isfinite().all() and position.tolist() == [6]
+        code_frame = shared.code_frame(replace(loop, talker=options, predictor=options), 1)
+        codes, _ = code_frame(prompt.pad[None], seen, seen, torch.full((1, 16), .5))
+        hidden, position = lanes.step(codes, prompt.pad[None], torch.tensor([5]))
+    assert codes.shape == (1, 16) and hidden.isfinite().all() and position.tolist() == [6]
 
 
 def test_the_guard_against_reads_would_see_one():
@@ -248,12 +306,13 @@ def test_functions_are_kept_by_what_is_captured_in_them(engines):
     engine = engines["base"]
     shared = StaticModels(engine.models.talker, engine.models.predictor, CPU, False)
     _, options = planned(engine)
-    first = shared.code_frame(options)
-    assert shared.code_frame(replace(options, seed=9, max_frames=3)) is first
-    assert shared.code_frame(replace(options, repeat_penalty=1.7)) is not first
+    first = shared.code_frame(options, 1)
+    assert shared.code_frame(replace(options, seed=9, max_frames=3), 1) is first
+    assert shared.code_frame(replace(options, repeat_penalty=1.7), 1) is not first
+    assert shared.code_frame(options, 2) is not first
     for k in range(static_steps.KEPT_OPTIONS):
-        shared.code_frame(replace(options, talker=SamplingOptions(top_k=k)))
-    assert shared.code_frame(options) is not first
+        shared.code_frame(replace(options, talker=SamplingOptions(top_k=k)), 1)
+    assert shared.code_frame(options, 1) is not first
 
 
 # ---- the helper -----------------------------------------------------------------------------------------------------

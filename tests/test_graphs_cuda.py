@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_graphs import everything, opened, planned
+from test_graphs import everything, in_turns, opened, planned
 
 from tts_cli.engine import SpeechRequest
 
@@ -41,3 +41,15 @@ def test_speeches_in_turn_equal_each_alone_on_cuda(pair):
             part.extend(chunk.samples for chunk in (next(one, None),) if chunk is not None)
     for part, expected in zip(parts, alone, strict=True):
         assert np.abs(np.concatenate(part) - expected).max() <= 1e-5
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_company_in_shared_lanes_changes_no_code_on_cuda(pair, dtype):
+    engine = opened(pair, device="cuda", dtype=dtype)
+    runs = []
+    for seed in range(5):
+        prompt, options = planned(engine, "Hello there. " * (1 + seed), seed=seed, max_frames=30 + 60 * seed)
+        runs.append((prompt, replace(options, min_frames=options.max_frames)))  # the last ones outgrow their lanes
+    alone = [in_turns(engine.models, [run], [0])[0][0] for run in runs]
+    together = [codes for codes, _, _ in in_turns(engine.models, runs, [0, 3, 0, 7, 1])]
+    assert together == alone

@@ -132,12 +132,12 @@ class Probe:
         self.wall = 0.0
 
     def __enter__(self) -> "Probe":
-        from tts_cli.qwen3tts.static_steps import StaticSteps
+        from tts_cli.qwen3tts.static_steps import Lanes
 
         talker, predictor, code2wav = self._models.talker, self._models.predictor, self._models.code2wav
         methods = [(talker, "prefill", "prefill"), (code2wav, "push", "code2wav")]
         if self._models.static:
-            methods += [(StaticSteps, "step", "talker"), (StaticSteps, "predict", "predictor")]
+            methods += [(Lanes, "read_frames", "talker"), (Lanes, "predict_frames", "predictor")]
         else:
             methods += [(talker, "together", "talker"), (talker, "logits", "talker"),
                         (predictor, "predict", "predictor")]

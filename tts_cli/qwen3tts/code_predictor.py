@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tts_cli.qwen3tts.layers import Decoder, TransformerConfig, linear, weight
-from tts_cli.qwen3tts.sampling import SamplingOptions, sample
+from tts_cli.qwen3tts.sampling import SamplingOptions, sample_rows
 
 
 class CodePredictor(nn.Module):
@@ -41,17 +41,16 @@ class CodePredictor(nn.Module):
         x = self.decoder.together(self.project(start), [cache for cache in caches for _ in range(2)])[1::2]
         codes = [first]
         for book, head in enumerate(self.heads):
-            codes.append(torch.stack([sample(*draw) for draw in
-                                      zip(linear(x, head), options, uniforms[:, book], strict=True)]))
+            codes.append(sample_rows(linear(x, head), options, uniforms[:, book]))
             if book + 1 < len(self.heads):  # the last code is never an input
                 x = self.decoder.together(self.project(self.embeddings[book, codes[-1]]), caches)
         return torch.stack(codes, 1)
 
     def embed_frame(self, codes: Tensor) -> Tensor:
-        """The talker's input for one frame: the sum of its 16 embeddings, codes int64 [16] -> float32 [H].
+        """The talker's input for frames: the sums of their 16 embeddings, codes int64 [..., 16] -> float32 [..., H].
 
         Summed in book order: another order changes greedy codes.
         """
         books = torch.arange(len(self.embeddings), device=codes.device)
-        rows = torch.cat((self.first_embedding[codes[:1]], self.embeddings[books, codes[1:]]))
-        return rows.float().sum(0)
+        rows = torch.cat((self.first_embedding[codes[..., :1]], self.embeddings[books, codes[..., 1:]]), -2)
+        return rows.movedim(-2, 0).float().sum(0)

@@ -24,7 +24,7 @@ from tts_cli.qwen3tts.layers import KVCache
 from tts_cli.qwen3tts.pair import Pair
 from tts_cli.qwen3tts.plan import Plan, default_text_mode, make_plan
 from tts_cli.qwen3tts.prompt import Prompt
-from tts_cli.qwen3tts.static_steps import StaticModels
+from tts_cli.qwen3tts.static_steps import ROWS, StaticModels
 from tts_cli.qwen3tts.steps import PromptRows
 from tts_cli.qwen3tts.weights import Models, load_models, load_speaker_encoder
 from tts_cli.text import clean_text
@@ -96,6 +96,8 @@ class Qwen3TTSEngine:
     def together(self) -> int:
         """See `Engine.together`. More rows than these cost as much as they bring (0.6B: 1, 2, 4, 8 utterances take 312,
         260, 189, 190 ms a frame of each, code2wav included)."""
+        if self.device.type == "cuda":
+            return ROWS
         return TOGETHER if self.compiled and self.device.type == "cpu" else 1
 
     @property

@@ -27,8 +27,10 @@ def frames(models: Models, prompt: PromptRows, options: LoopOptions, cancel: Can
     Per frame one number is looked at on the host: the codebook-0 token, to see the end. Raises `TtsError` when the
     talker's activations are not finite.
     """
-    kind = StaticSteps if models.static else BatchedSteps if in_turns and models.batch else ModuleSteps
-    steps = kind(models, prompt, options)
+    if models.static:
+        steps = StaticSteps(models, prompt, options, in_turns)
+    else:
+        steps = (BatchedSteps if in_turns and models.batch else ModuleSteps)(models, prompt, options)
     with contextlib.closing(steps):
         for number in range(options.max_frames + steps.lag):
             if cancel.cancelled:

@@ -146,11 +146,12 @@ class KVCache:
         return rope.at(self.length, count)
 
     def store(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Write a pass's k and v [kv_heads, n, head_dim]; all there are now, those included."""
-        end = self.length + k.shape[1]
+        """Write a pass's k and v [n, kv_heads, head_dim]; all there are now, those included, [1, kv_heads, positions,
+        head_dim]."""
+        end = self.length + len(k)
         keys, values = self.k[layer, :, :end], self.v[layer, :, :end]
-        keys[:, self.length:], values[:, self.length:] = k, v
-        return keys, values
+        keys[:, self.length:], values[:, self.length:] = k.transpose(0, 1), v.transpose(0, 1)
+        return keys[None], values[None]
 
     def end(self, count: int) -> None:
         self.length += count
@@ -158,37 +159,40 @@ class KVCache:
 
 @dataclass
 class StaticCache:
-    """A cache for passes over one position that a CUDA graph can hold: its shapes stay and its place is a tensor.
+    """A cache of several sequences for passes over one position of each, that a CUDA graph can hold: its shapes stay
+    and its places are a tensor.
 
-    k, v      [layers, kv_heads, capacity, head_dim]; what is not written yet must be finite
-    position  int64 [1], where the next pass writes; it is the caller's to move on
+    k, v      [layers, sequences, kv_heads, capacity, head_dim]; what is not written yet must be finite
+    position  int64 [sequences], where the next pass writes; it is the caller's to move on
     angles    of all positions, as `Rope.at` gives them
-    mask      [1, 1, 1, capacity], 0 for what the current pass sees and -inf for the rest
+    rows      0, 1, .. sequences - 1
+    mask      [sequences, 1, 1, capacity], 0 for what the current pass sees and -inf for the rest
     """
 
     k: Tensor
     v: Tensor
     position: Tensor
     angles: tuple[Tensor, Tensor]
+    rows: Tensor
     mask: Tensor | None = None
 
     @property
     def capacity(self) -> int:
-        return self.k.shape[2]
+        return self.k.shape[3]
 
-    def filled(self, length: int) -> KVCache:
-        """The same memory as a cache of which `length` positions are filled, to read a prompt into it."""
-        return KVCache(self.k, self.v, length)
+    def sequence(self, row: int) -> KVCache:
+        """The memory of one sequence as an empty cache, to read a prompt into it."""
+        return KVCache(self.k[:, row], self.v[:, row])
 
     def begin(self, rope: Rope, count: int) -> tuple[Tensor, Tensor]:
-        later = torch.arange(self.capacity, device=self.k.device) > self.position
-        self.mask = torch.zeros_like(later, dtype=self.k.dtype).masked_fill(later, -torch.inf).view(1, 1, 1, -1)
+        later = torch.arange(self.capacity, device=self.k.device) > self.position[:, None]
+        self.mask = torch.zeros_like(later, dtype=self.k.dtype).masked_fill(later, -torch.inf)[:, None, None]
         cos, sin = self.angles
         return cos[self.position], sin[self.position]
 
     def store(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        for whole, row in ((self.k, k), (self.v, v)):
-            whole[layer].index_copy_(1, self.position, row.to(whole.dtype))
+        for whole, new in ((self.k, k), (self.v, v)):
+            whole[layer][self.rows, :, self.position] = new.to(whole.dtype)
         return self.k[layer], self.v[layer]
 
     def end(self, count: int) -> None:
@@ -214,7 +218,8 @@ class Block(nn.Module):
         self.ffn_down = weight(c.hidden, c.intermediate, dtype=dtype)
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVCache | StaticCache, layer: int) -> Tensor:
-        """x [H] or [n, H], the cache's next positions; writes those positions of `layer` into the cache."""
+        """x [H] or [n, H], the cache's next positions, or the next of each of its sequences; writes those positions of
+        `layer` into the cache."""
         x = x + product(self._attention(rms_norm(x, self.attn_norm, self.config.rms_eps), rope, cache, layer),
                         self.attn_out)
         gate, up = linear(rms_norm(x, self.ffn_norm, self.config.rms_eps), self.gate_up).chunk(2, -1)
@@ -228,15 +233,14 @@ class Block(nn.Module):
         qk[:, :c.heads] *= self.q_norm
         qk[:, c.heads:] *= self.k_norm
         qk = rotate(qk, rope).to(cache.k.dtype)
-        k, v = cache.store(layer, qk[:, c.heads:].transpose(0, 1), qkv[:, -c.kv_heads:].transpose(0, 1))
+        k, v = cache.store(layer, qk[:, c.heads:], qkv[:, -c.kv_heads:])
         q = qk[:, :c.heads]
-        if n == 1:  # the heads that share a key head are the query rows of one product
-            out = F.scaled_dot_product_attention(q.view(1, c.kv_heads, -1, c.head_dim), k[None], v[None],
-                                                 attn_mask=cache.mask)
+        if n == len(k):  # one position: the heads that share a key head are the query rows of one product
+            out = F.scaled_dot_product_attention(q.view(n, c.kv_heads, -1, c.head_dim), k, v, attn_mask=cache.mask)
             return out.reshape(x.shape[:-1] + (-1,))
-        past = k.shape[1] - n
+        past = k.shape[2] - n
         visible = None if past == 0 else torch.ones(n, past + n, dtype=torch.bool, device=x.device).tril(past)
-        out = F.scaled_dot_product_attention(q.transpose(0, 1)[None], k[None], v[None], attn_mask=visible,
+        out = F.scaled_dot_product_attention(q.transpose(0, 1)[None], k, v, attn_mask=visible,
                                              is_causal=visible is None, enable_gqa=True)
         return out[0].transpose(0, 1).reshape(n, -1)
 
@@ -290,8 +294,9 @@ class Decoder(nn.Module):
         dtype = torch.float32 if w.device.type == "cpu" else w.dtype
         return KVCache.new(self.config, capacity, dtype, w.device)
 
-    def static_cache(self, capacity: int) -> StaticCache:
+    def static_cache(self, sequences: int, capacity: int) -> StaticCache:
         """All zeros, at position 0."""
-        new = self.new_cache(capacity)
-        position = torch.zeros(1, dtype=torch.int64, device=new.k.device)
-        return StaticCache(new.k.zero_(), new.v.zero_(), position, self.rope.at(0, capacity))
+        k, c = self.new_cache(0).k, self.config  # of the right dtype, on the right device
+        k, v = (k.new_zeros(c.layers, sequences, c.kv_heads, capacity, c.head_dim) for _ in range(2))
+        rows = torch.arange(sequences, device=k.device)
+        return StaticCache(k, v, torch.zeros_like(rows), self.rope.at(0, capacity), rows)

@@ -95,10 +95,10 @@ class Chances:
 
 def draw_first(logits: Tensor, seen: Tensor, forbidden: Tensor, penalty: float, options: SamplingOptions,
                uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Codebook 0 (int64 scalar) from the talker's logits, and `seen` with it; masks are boolean [codec_vocab]."""
+    """Codebook 0 (int64 [...]) from the talker's logits, and `seen` with it; masks are boolean [..., codec_vocab]."""
     logits = penalize_repeats(logits, seen, penalty).masked_fill(forbidden, -torch.inf)
     first = sample(logits, options, uniform)
-    return first, seen.index_fill(0, first, True)
+    return first, seen.scatter(-1, first.clamp(min=0)[..., None], True)
 
 
 class ModuleSteps:
