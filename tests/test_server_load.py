@@ -55,6 +55,55 @@ def number(server, name: str) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 
 
+def test_a_server_that_is_stopped_tells_its_clients_before_the_model_is_through():
+    """A pass of a large model takes seconds, in which nothing of it can be stopped."""
+    engine, pass_ended = SineEngine(), threading.Event()
+    make = engine._chunks
+
+    def slow(*arguments):
+        for chunk in make(*arguments):
+            pass_ended.wait(20)
+            yield chunk
+    engine._chunks = slow
+    with serving(engine) as server, concurrent.futures.ThreadPoolExecutor() as clients:
+        whole = clients.submit(server.speak)
+        waiting = clients.submit(server.speak)
+        until(lambda: number(server, "tts_queue_length") == 1)
+        server.service.close()
+        for answer in (whole.result(10), waiting.result(10)):
+            assert answer.status_code == 503 and error_of(answer)["code"] == "cancelled"
+            assert error_of(answer)["type"] == "server_error" and "the server was stopped" in answer.text
+        pass_ended.set()
+
+
+def test_nothing_new_is_begun_while_the_server_ends(server):
+    server.service.ending._value = True
+    answer = server.speak()
+    assert answer.status_code == 503 and "shutting down" in error_of(answer)["message"]
+
+
+def test_the_log_tells_which_clients_went(server, caplog):
+    caplog.set_level("INFO", "tts_cli.server")
+    with streaming(server) as (_, pieces):
+        next(pieces)
+    until(lambda: "POST /tts 200, client gone in" in caplog.text)
+    server.engine.gate = threading.Semaphore(0)
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(server.url + "/tts", json={"input": "a b"}, timeout=0.3)
+    until(lambda: "POST /tts client gone in" in caplog.text)
+    server.engine.gate = None
+    server.speak()
+    assert "POST /tts 200 in" in caplog.text
+
+
+@pytest.mark.parametrize("field, meant", [("max_frames", "n_predict"), ("sede", "seed"), ("temprature", "temperature"),
+                                          ("zzz", None)])
+def test_an_unknown_field_is_told_with_the_one_it_may_be(server, field, meant):
+    message = error_of(server.speak(**{field: 1}))["message"]
+    assert message.startswith(f"'{field}' is not a field of this request")
+    assert (f"did you mean {meant}?" in message) if meant else "did you mean" not in message
+
+
 def test_eight_at_once_are_the_same_as_one_after_the_other(pair):
     """Rows 77, 78 and 83: every request has its own seed and its own state, and a full body."""
     with serving(load_engine(*pair, device="cpu", dtype="float32"), parallel=4) as server:

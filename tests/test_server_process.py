@@ -230,7 +230,7 @@ def test_without_its_packages_the_verb_says_what_to_install(monkeypatch):
 def test_the_built_in_voice_is_served(kokoro):
     with serving(kokoro) as server:
         names = server.client.get("/v1/audio/voices").json()
-        assert {"af_heart", "bm_george"} <= set(names["voices"])
+        assert {"af_heart", "bm_george"} <= set(names["voices"]) and names["default"] == "af_heart"
         plain = server.pcm("Hi.", voice="AF_heart")
         bodies = {server.pcm("Hi.", voice=voice) for voice in ("alloy", "af_heart:0.5,bm_george:0.5")}
         assert len(bodies) == 2 and plain in bodies
@@ -250,7 +250,8 @@ def test_saved_voices_speak_by_their_names(pair):
     voice_store.save(engine.voice_from_clip(speech_like(24_000, 1.0), "Anna"))
     try:
         with serving(engine) as server:
-            assert server.client.get("/v1/voices").json()["voices"] == ["Anna"]
+            listed = server.client.get("/v1/voices").json()
+            assert (listed["voices"], listed["default"]) == (["Anna"], "default")
             wish = {"n_predict": 2, "seed": 1}
             anna = server.pcm("Hi.", voice="anna", **wish)
             assert anna == server.pcm("Hi.", voice="Anna:0.5,Anna:0.5", **wish) != server.pcm("Hi.", **wish)

@@ -110,7 +110,8 @@ def _add_facts(app: FastAPI, service: SpeechService) -> None:
     def voices() -> VoiceList:
         """The voices that `voice` may name."""
         names, default = engine.voice_names, service.defaults.voice or engine.default_voice
-        default = getattr(default, "name", default)
+        if not isinstance(default, str):  # a clone, saved or not
+            default = default.name if default is not None and default.name in names else "default"
         return VoiceList(data=[VoiceEntry(id=name, name=name) for name in names], default=default, voices=names)
 
     @app.get("/v1/models", responses=openapi.ERRORS)

@@ -76,7 +76,8 @@ class Edge:
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.answered(route, status or 499)
-            log.info("%s %s %s %s in %.2f s", request_id, method, route, status or "client gone",
+            gone = "client gone" if status is None else ", client gone" if scope["state"].get("gone") else ""
+            log.info("%s %s %s %s%s in %.2f s", request_id, method, route, status or "", gone,
                      time.perf_counter() - began)
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -5,6 +5,7 @@ What a client sent is shown in part only: a megabyte that came in must not go ou
 
 import re
 from dataclasses import fields
+from difflib import get_close_matches
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request
@@ -21,6 +22,11 @@ _SHOWN = 80
 # The first word of a message that refuses a request -> the field at fault, where that has another name here.
 _PARAMS = {**{f.name: f.name for f in fields(SpeechRequest)}, "text": "input", "nothing": "input", "language": "lang",
            "max_frames": "n_predict", "the": "speaker_ref"}
+
+
+# What the command line and other APIs call a field -> its name here.
+_ELSEWHERE = {"max_frames": "n_predict", "max_tokens": "n_predict", "language": "lang", "text": "input",
+              "speaker": "voice", "format": "response_format", "instruction": "instruct", "temp": "temperature"}
 
 
 class ErrorDetail(BaseModel):
@@ -45,7 +51,7 @@ class ApiError(Exception):
     def body(self) -> dict:
         if self.status == 401:
             kind = "authentication_error"
-        elif self.status == 503:
+        elif self.code == "busy":
             kind = "rate_limit_error"
         else:
             kind = "server_error" if self.status >= 500 else "invalid_request_error"
@@ -114,10 +120,19 @@ def _invalid(error: ValidationError) -> ApiError:
         return ApiError(400, f"the body is not JSON: {message.removeprefix('Invalid JSON: ')[:_SHOWN]}",
                         code="invalid_json")
     if kind == "extra_forbidden":
-        return ApiError(400, f"{shown(param)} is not a field of this request; the API's page /docs lists them", param,
-                        "unknown_field")
+        return ApiError(400, f"{shown(param)} is not a field of this request{_meant(error.title, param)}; the API's page "
+                             "/docs lists them", param, "unknown_field")
     if param is None:
         return ApiError(400, f"the body must be one JSON object: {message[:1].lower()}{message[1:]}",
                         code="invalid_type")
     given = "" if kind == "missing" else f", not {shown(first['input'])}"
     return ApiError(400, f"{param}: {message[:1].lower()}{message[1:]}{given}", param, "invalid_value")
+
+
+def _meant(model: str, name: str) -> str:
+    """The field that an unknown one was perhaps to be; `model`: pydantic's name of what was sent."""
+    from tts_cli.server import schemas
+
+    fields = [*getattr(schemas, model).model_fields]
+    meant = _ELSEWHERE.get(name) or next(iter(get_close_matches(name, fields, 1, 0.7)), None)
+    return f", did you mean {meant}?" if meant in fields else ""

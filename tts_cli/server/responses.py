@@ -35,6 +35,7 @@ class SpeechResponse(Response):
         except Cancelled:
             if not listener.done():  # the server's own wish
                 raise
+            scope["state"]["gone"] = True
         finally:
             job.cancel()
             listener.cancel()

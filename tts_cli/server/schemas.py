@@ -157,7 +157,7 @@ class VoiceEntry(BaseModel):
 class VoiceList(BaseModel):
     object: Literal["list"] = "list"
     data: list[VoiceEntry]
-    default: str | None = Field(description="The voice that speaks when none is named; null: the model's own")
+    default: str = Field(description="What speaks when no voice is named; \"default\" where that has no name")
     voices: list[str] = Field(description="The names alone")
 
 

@@ -21,7 +21,7 @@ from tts_cli.server.metrics import Metrics
 from tts_cli.server.schemas import SpeechFields
 from tts_cli.server.settings import TURN_FRAMES, ServerSettings
 from tts_cli.server.voices import chosen_voice
-from tts_cli.server.worker import Job, SpeechWorker
+from tts_cli.server.worker import Busy, Job, SpeechWorker
 from tts_cli.text import clean_text
 from tts_cli.utterances import PARAGRAPH_GAP, utterances
 
@@ -112,6 +112,7 @@ class SpeechService:
 
     def speak(self, text: str, wish: Wish) -> Job:
         """Put a cleaned text into the queue. Raises `Busy`, or `UsageError` for text that cannot be spoken."""
+        self._refuse_when_ending()
         gap = self.settings.gap
         pieces = utterances(text, max_chars=self.settings.max_chars, gap=gap, paragraph_gap=max(gap, PARAGRAPH_GAP))
 
@@ -122,6 +123,7 @@ class SpeechService:
 
     def speak_live(self, text: LiveText, wish: Wish) -> Job:
         """Speak a text that is still to come; `worker.wake` tells that more is there. Raises `Busy`."""
+        self._refuse_when_ending()
         speech: LiveSpeech | None = None
 
         def start(cancel: CancelToken) -> LiveSpeech:
@@ -131,6 +133,10 @@ class SpeechService:
             return speech
 
         return self.worker.submit(start, lambda: speech.can_go_on, long_start=wish.clip is not None)
+
+    def _refuse_when_ending(self) -> None:
+        if self.ending.is_set():
+            raise Busy("the server is shutting down")
 
     def _load(self) -> None:
         self.engine.load()

@@ -19,6 +19,7 @@ from tts_cli.engine import AudioChunk, CancelToken, SpeechResult
 from tts_cli.errors import TtsError
 
 _PREPARED = object()
+_STOPPED = "the server was stopped before this request was done"
 
 
 class Busy(TtsError):
@@ -96,6 +97,11 @@ class Job:
         self._token.cancel()
         self._worker.wake()
 
+    def stop(self) -> None:
+        """The server's own wish: its consumer hears at once, even while the model is in a long pass."""
+        self.cancel()
+        self._hand_over(Cancelled(_STOPPED))
+
     @property
     def made_seconds(self) -> float:
         """Of audio, so far."""
@@ -135,11 +141,13 @@ class Job:
         self._hand_over(_PREPARED)
 
     def advance(self, observer: Observer) -> bool:
-        """Make the next chunk; whether it was the last."""
+        """Make the next chunk; whether it was the last. Raises `Cancelled`."""
         if self._first_turn is None:
             self._first_turn = time.perf_counter()
             observer.began(self._first_turn - self._submitted)
         chunk = next(self._source)
+        if chunk.finish_reason == "cancelled":
+            raise Cancelled(_STOPPED)
         seconds = len(chunk.samples) / chunk.sample_rate
         if seconds and self._first_audio is None:
             self._first_audio = time.perf_counter()
@@ -245,7 +253,7 @@ class SpeechWorker:
             self._closed = True
             jobs = tuple(self._jobs)
         for job in jobs:
-            job.cancel()
+            job.stop()
         self.wake()
         self._thread.close()
 
@@ -276,7 +284,7 @@ class SpeechWorker:
 
     def _turn(self, job: Job) -> bool:
         if job.is_cancelled:
-            raise Cancelled("the server was stopped before this request was done")
+            raise Cancelled(_STOPPED)
         if not job.is_prepared:
             job.prepare()
             return False
