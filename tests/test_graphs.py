@@ -210,6 +210,26 @@ def test_utterances_that_share_lanes_equal_each_alone(small, monkeypatch, captur
     assert {rows for rows, _ in models.static._lanes} == {3} and len(models.static._lanes) >= 2
 
 
+def test_a_pass_that_fails_ends_all_it_was_for(small, monkeypatch):
+    engine = small["base"]
+    models = static(engine.models)
+    runs = [planned(engine, "One and two.", seed=seed, max_frames=8) for seed in range(3)]
+    going = [frames(models, *run, CancelToken(), in_turns=True) for run in runs[:2]]
+    for utterance in going:
+        next(utterance)
+
+    def fault(*arguments):
+        raise MemoryError
+    with monkeypatch.context() as patch:
+        patch.setattr(Lanes, "predict_frames", fault)
+        for utterance in going:
+            with pytest.raises(MemoryError):
+                list(utterance)
+    (lanes,) = [one for sets in models.static._lanes.values() for one in sets]
+    assert lanes.is_free
+    assert_same(everything(models, *runs[2]), everything(engine.models, *runs[2]))
+
+
 def test_lanes_left_in_the_midst_disturb_nobody(small, monkeypatch):
     monkeypatch.setattr(static_steps, "ROWS", 2)
     engine = small["base"]

@@ -169,4 +169,4 @@ class BatchRun:
         skipped = survey.rows - survey.pending
         self._console.note(f"{shown(self._folder)}: {tally.spoken} of {survey.rows} rows spoken{audio}"
                            + (f", {skipped} were there already" if skipped else "")
-                           + (f", of these {tally.failed} failed or were cut: see results.jsonl" if tally.failed else ""))
+                           + (f", {tally.failed} of them failed or cut: see results.jsonl" if tally.failed else ""))

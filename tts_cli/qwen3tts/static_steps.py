@@ -130,11 +130,15 @@ class Lanes:
 
     @torch.inference_mode()
     def make(self) -> None:
-        """All frames that were begun."""
+        """All frames that were begun. What fails fails for each of them: nobody knows how far they came."""
         begun, self._begun = self._begun, []
-        if going := [one for one in begun if one.codes is not None]:  # the others have just read their prompts
-            self.read_frames(going)
-        self.predict_frames(begun)
+        try:
+            if going := [one for one in begun if one.codes is not None]:  # the others have just read their prompts
+                self.read_frames(going)
+            self.predict_frames(begun)
+        except BaseException as error:
+            for one in begun:
+                one.made.append(error)
 
     def read_frames(self, utterances: "list[StaticSteps]") -> None:
         """The talker reads their newest frames."""
@@ -176,7 +180,7 @@ class StaticSteps:
         self._shared, self.options, self._together = models.static, options, ROWS if in_turns else 1
         self.sampling = self.sampling_of(options)
         self._overlays, self._chances = prompt.overlays(), Chances(models, options, device)
-        self.made: deque[Begun] = deque()
+        self.made: deque[Begun | BaseException] = deque()
         self.codes = self.overlay = self.forbidden = self.uniforms = None
         self.seen, self.position = self._chances.seen, torch.tensor(self._length, device=device)
         self._lanes, self.row = self._shared.join(self, self._length + 1, self._together)
@@ -211,8 +215,11 @@ class StaticSteps:
     def token(self) -> int:
         if not self.made:
             self._lanes.make_for(self)
-        self._oldest = self.made.popleft()
-        return self._oldest.token()
+        oldest = self.made.popleft()
+        if isinstance(oldest, BaseException):
+            raise oldest
+        self._oldest = oldest
+        return oldest.token()
 
     def frame(self) -> Frame:
         return self._oldest.frame

@@ -120,8 +120,8 @@ def _invalid(error: ValidationError) -> ApiError:
         return ApiError(400, f"the body is not JSON: {message.removeprefix('Invalid JSON: ')[:_SHOWN]}",
                         code="invalid_json")
     if kind == "extra_forbidden":
-        return ApiError(400, f"{shown(param)} is not a field of this request{_meant(error.title, param)}; the API's page "
-                             "/docs lists them", param, "unknown_field")
+        return ApiError(400, f"{shown(param)} is not a field of this request{_meant(error.title, param)}; the API's "
+                             "page /docs lists them", param, "unknown_field")
     if param is None:
         return ApiError(400, f"the body must be one JSON object: {message[:1].lower()}{message[1:]}",
                         code="invalid_type")
