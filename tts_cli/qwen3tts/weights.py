@@ -59,7 +59,7 @@ def load_models(talker: GGUFFile, mmproj: GGUFFile, dtype: torch.dtype, device: 
     with torch.device("meta"):
         predictor = CodePredictor(p.transformer, p.talker_hidden, p.codec_vocab, p.books, p.codes, p.projection, dtype)
     code2wav, _, codec_parts = _codec_parts(mmproj)
-    talker_parts, predictor_parts = [(model, _talker_names(c.transformer.layers))], [(predictor, _predictor_names(p))]
+    talker_parts, predictor_parts = [(model, talker_names(c.transformer.layers))], [(predictor, predictor_names(p))]
     _check_names(talker, talker_parts)
     _check_names(mmproj, predictor_parts + codec_parts)
     stored = compiled and device.type == "cpu" and fit_kernels(c.transformer) and fit_kernels(p.transformer)
@@ -112,7 +112,7 @@ def _codec_parts(mmproj: GGUFFile) -> tuple[Code2Wav, SpeakerEncoder | None, Par
     with torch.device("meta"):
         code2wav = Code2Wav(c)
     encoder, parts = _speaker_encoder_part(mmproj)
-    return code2wav, encoder, [(code2wav, _code2wav_names(c)), *parts]
+    return code2wav, encoder, [(code2wav, code2wav_names(c)), *parts]
 
 
 def _speaker_encoder_part(mmproj: GGUFFile) -> tuple[SpeakerEncoder | None, Parts]:
@@ -121,7 +121,7 @@ def _speaker_encoder_part(mmproj: GGUFFile) -> tuple[SpeakerEncoder | None, Part
         return None, []
     with torch.device("meta"):
         encoder = SpeakerEncoder(c)
-    return encoder, [(encoder, _speaker_encoder_names(c))]
+    return encoder, [(encoder, speaker_encoder_names(c))]
 
 
 def _check_names(file: GGUFFile, parts: Parts, ignore: Callable[[str], bool] = lambda name: False) -> None:
@@ -196,11 +196,11 @@ def _decoder_names(layers: int, prefix: str, norm1: str, norm2: str, out: str) -
     return names
 
 
-def _talker_names(layers: int) -> Names:
+def talker_names(layers: int) -> Names:
     return _decoder_names(layers, "", "attn_norm", "ffn_norm", "attn_output") | {"head": ("output.weight",)}
 
 
-def _predictor_names(p: cfg.CodePredictorConfig) -> Names:
+def predictor_names(p: cfg.CodePredictorConfig) -> Names:
     table = {"first_embedding": "out_embd.weight", "embeddings": "embd.weight", "heads": "head.weight"}
     if p.projection:
         table |= {"projection": "proj_in.weight", "projection_bias": "proj_in.bias"}
@@ -215,7 +215,7 @@ def _snake(target: str, tensor: str) -> Names:
     return {f"{target}.alpha": (f"{tensor}.alpha",), f"{target}.beta": (f"{tensor}.beta",)}
 
 
-def _code2wav_names(c: cfg.Code2WavConfig) -> Names:
+def code2wav_names(c: cfg.Code2WavConfig) -> Names:
     p = "a.gen.wav."
     names = _names({"first_codebook": "quant.first.codebook.weight", "first_proj": "quant.first.out_proj.weight",
                     "rest_codebooks": "quant.rest.codebook.weight", "rest_proj": "quant.rest.out_proj.weight",
@@ -262,7 +262,7 @@ def _codec_encoder_names(c: cfg.CodecEncoderConfig) -> Names:
     return names
 
 
-def _speaker_encoder_names(c: cfg.SpeakerEncoderConfig) -> Names:
+def speaker_encoder_names(c: cfg.SpeakerEncoderConfig) -> Names:
     names: Names = {}
     for target, tensor in (("stem", "a.conv1d.0"), ("aggregate", "a.conv_out"), ("asp_tdnn", "a.asp_tdnn"),
                            ("asp_attn", "a.asp_attn"), ("output", "mm.a.fc")):

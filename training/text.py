@@ -1,0 +1,44 @@
+"""The text side: a byte-level byte-pair vocabulary of our own, learned from the training texts."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Encoder
+
+from training.model import CONTROL_TOKENS, Nano
+from tts_cli.gguf.tokenizer import QWEN2_SPLIT
+from tts_cli.qwen3tts.convert.vocab import Vocabulary, join_vocabulary
+
+ASSISTANT = "assistant"  # the prompt has this word as one token
+
+
+def learn_merges(texts: Iterable[str], tokens: int) -> list[str]:
+    """Byte-pair merges "left right" of a vocabulary of `tokens`, 256 bytes and the word `assistant` included."""
+    word = [ASSISTANT[:end] for end in range(2, len(ASSISTANT) + 1)]
+    encoder = Encoder(models.BPE())
+    encoder.normalizer = normalizers.NFC()
+    encoder.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(QWEN2_SPLIT), behavior="isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    encoder.train_from_iterator(texts, trainers.BpeTrainer(
+        vocab_size=tokens - len(word), initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False))
+    learned = [m if isinstance(m, str) else " ".join(m) for m in json.loads(encoder.to_str())["model"]["merges"]]
+    known = {merge.replace(" ", "") for merge in learned}
+    return learned + [f"{part[:-1]} {part[-1]}" for part in word if part not in known]
+
+
+def vocabulary(nano: Nano, merges: Sequence[str]) -> Vocabulary:
+    """The joined vocabulary of the talker's file. Raises `ModelFileError` when it does not fit the model."""
+    table = {symbol: i for i, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    for merge in merges:
+        table.setdefault(merge.replace(" ", ""), len(table))
+    first = nano.text_vocab - len(CONTROL_TOKENS)
+    added = {first + i: (text, True) for i, text in enumerate(CONTROL_TOKENS)}
+    return join_vocabulary(table, added, list(merges), nano.checkpoint_config())
+
+
+def read_merges(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
