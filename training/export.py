@@ -67,7 +67,7 @@ def file_tensors(nano: Nano, model: Speech) -> dict[str, Tensor]:
         for name, parameter in module.named_parameters():
             tensors |= _split(parameter.detach().float().cpu(), parameter, names[name], dims)
     codec = model.predictor.first_embedding.detach().float().cpu()
-    tensors["token_embd.weight"] = torch.cat((model.text_embedding.detach().float().cpu(), codec))
+    tensors["token_embd.weight"] = torch.cat((model.text_embedding.weight.detach().float().cpu(), codec))
     wav = model.code2wav.config
     for book in ("first", "rest"):  # the encoder's half of the quantiser, which decoding does not use
         tensors[f"a.gen.wav.quant.{book}.in_proj.weight"] = torch.zeros(wav.codebook_width, wav.width)
@@ -92,9 +92,8 @@ def load_stages(model: Speech, work: Path) -> None:
 
     model.code2wav.load_state_dict(trained(work / "vocoder")["code2wav"])
     talker = trained(work / "talker")
-    for name in ("talker", "predictor", "speaker_encoder"):
+    for name in ("talker", "predictor", "speaker_encoder", "text_embedding"):
         getattr(model, name).load_state_dict(talker[name])
-    model.text_embedding.data.copy_(talker["text_embedding"])
 
 
 def main(arguments: list[str] | None = None) -> None:

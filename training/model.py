@@ -99,7 +99,7 @@ def code2wav_config(nano: Nano) -> Code2WavConfig:
 
 
 class Speech(nn.Module):
-    """Everything that goes into the pair. `text_embedding` [text_vocab, H] is the projected table, as files have it."""
+    """Everything that goes into the pair. `text_embedding` is the projected table, as files have it."""
 
     def __init__(self, nano: Nano):
         super().__init__()
@@ -113,7 +113,7 @@ class Speech(nn.Module):
         self.speaker_encoder = SpeakerEncoder(SpeakerEncoderConfig(
             mels=MELS, channels=s.channels[0], pooled_channels=s.channels[-1], attention=s.attention,
             squeeze=s.squeeze, output=hidden))
-        self.text_embedding = nn.Parameter(torch.empty(nano.text_vocab, hidden))
+        self.text_embedding = nn.Embedding(nano.text_vocab, hidden)
         initialize(self)
 
 
@@ -126,7 +126,7 @@ def initialize(model: nn.Module) -> None:
     """Draw all weights anew, from torch's generator, and let them be trained."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(True)
-        _draw(parameter, name.rsplit(".", 1)[-1])
+        _draw(parameter, name)
     for module in model.modules():
         if isinstance(module, CausalConv):  # torch's own choice for convolutions
             nn.init.kaiming_uniform_(module.weight, a=math.sqrt(5))
@@ -155,7 +155,7 @@ def _draw(parameter: Tensor, name: str) -> None:
 def main() -> None:
     nano = Nano.read(sys.argv[1])
     model = Speech(nano)
-    for name, module in (*model.named_children(), ("text_embedding", nn.ParameterList([model.text_embedding]))):
+    for name, module in model.named_children():
         print(f"{name:<16}{sum(p.numel() for p in module.parameters()) / 1e6:6.2f} M")
 
 

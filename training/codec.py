@@ -1,0 +1,177 @@
+"""Train the codec, one stage after the other.
+
+    python -m training.codec latents CONFIG DATA WORK [--minutes N] [--threads N] [--device cuda]
+    python -m training.codec vocoder …
+    python -m training.codec adversarial …
+
+latents      encoder, quantiser and the decoder's transformer half learn to carry mel and pitch
+vocoder      the convolutional half learns to speak from them; the rest stays (together they destroyed the latents)
+adversarial  the convolutional half once more, against a small discriminator
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from training import batched
+from training.codec_model import Codec, feature_rows
+from training.corpus import Corpus, Crops
+from training.discriminator import Discriminator, judge_loss, maker_losses
+from training.features import COLUMNS, HOP
+from training.loop import finish, prepare, stage_arguments, train, trained
+from training.losses import feature_figures, feature_losses, sound_losses
+from training.model import Nano
+from training.optim import optimizers
+
+_LATENT = 2 * HOP               # samples per column of the features
+_SKIP = 8                       # columns at the start of a stretch, whose past the decoder has not seen
+_HELD_OUT = 20                  # utterances in a stage's report
+
+
+def _on(crops: Crops, device: str) -> Crops:
+    return Crops(crops.samples.to(device), crops.rows.to(device), crops.first.to(device))
+
+
+class Latents:
+    """Features through the quantiser and back. Some items keep only their first books, so that those say the most."""
+
+    name, average = "latents", 0
+
+    def __init__(self, nano: Nano, corpus: Corpus, device: str):
+        self.codec, self.corpus, self.device = Codec(nano, device), corpus, device
+        values = nano.values["latents"]
+        self.steps, self.rate, self.batch, self.frames = (values[k] for k in ("steps", "rate", "batch", "frames"))
+        self.drop, self.least = values["book_dropout"], values["least_books"]
+        self.modules = nn.ModuleDict(dict(encoder=self.codec.encoder, code2wav=self.codec.code2wav))
+        self.optimizers = optimizers([*self.codec.encoder.named_parameters(), *self.codec.front()])
+        self.optimizers[0].param_groups[0]["scale"] = 0.5
+
+    def step(self, number: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
+        crops = _on(self.corpus.crops(rng, self.batch, self.frames), self.device)
+        fsq = self.codec.fsq
+        books = np.where(rng.random(self.batch) < self.drop,
+                         rng.integers(self.least, len(fsq.books) + 1, self.batch), len(fsq.books))
+        with torch.autocast(self.device, torch.bfloat16):
+            z = self.codec.encoder(crops.rows)
+            values = fsq.keep(fsq.quantize(z), torch.from_numpy(books).to(self.device))
+            features = self.codec.features(values).float()
+        weight = torch.ones_like(crops.rows[:, :1])
+        weight[~crops.first, :, :COLUMNS] = 0
+        losses = feature_losses(feature_rows(features), crops.rows, weight)
+        free = features[:, 2 * crops.rows.shape[1]:]
+        loss = (losses["mel"] + 0.4 * losses["edges"] + 0.3 * losses["pitch"] + 0.2 * losses["voicing"]
+                + 0.05 * free.square().sum() / features.numel())
+        loss.backward()
+        return {name: value.detach() for name, value in losses.items()}
+
+    def report(self) -> Mapping[str, float]:
+        found, true = [], []
+        for u in self.corpus.held_out[:_HELD_OUT]:
+            rows = self.corpus.rows(u).to(self.device)
+            found.append(feature_rows(self.codec.features(self.codec.quantize(rows))))
+            true.append(rows)
+        return feature_figures(torch.cat(found, -1), torch.cat(true, -1)) if true else {}
+
+
+class Vocoder:
+    """Sound from the features of the trained latents."""
+
+    name, average = "vocoder", 300
+
+    def __init__(self, nano: Nano, corpus: Corpus, work: Path, device: str):
+        self.codec, self.corpus, self.device = Codec(nano, device), corpus, device
+        values = nano.values[self.name]
+        self.steps, self.rate, self.batch, self.columns = (values[k] for k in ("steps", "rate", "batch", "columns"))
+        self._load(work)
+        self.codec.encoder.requires_grad_(False)
+        for _, p in self.codec.front():
+            p.requires_grad_(False)
+        self.modules = nn.ModuleDict(dict(encoder=self.codec.encoder, code2wav=self.codec.code2wav))
+        self.optimizers = optimizers(self.codec.back(), betas=(0.8, 0.99))
+        compiled = values.get("compile", False)
+        self._speak = torch.compile(self._waveform) if compiled else self._waveform
+
+    def _load(self, work: Path) -> None:
+        for name, values in trained(work / "latents").items():
+            getattr(self.codec, name).load_state_dict(values)
+
+    def _waveform(self, features: Tensor) -> Tensor:
+        return batched.waveform(self.codec.code2wav, features)
+
+    def step(self, number: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
+        made, real = self.speak(rng)
+        losses = sound_losses(made, real)
+        (losses["stft"] + losses["mel"]).backward()
+        return {name: value.detach() for name, value in losses.items()}
+
+    def speak(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Sound made of random stretches and the real one, [B, n] each; of stretches in the middle of an utterance
+        the first columns are silenced in both, as their past is missing. Starts count from the first sample on."""
+        frames = self.columns // 4 + 4
+        crops = _on(self.corpus.crops(rng, self.batch, frames), self.device)
+        with torch.no_grad(), torch.autocast(self.device, torch.bfloat16):
+            features = self.codec.features(self.codec.quantize(crops.rows)).float()
+        starts = np.where(crops.first.cpu(), 0, rng.integers(4, 4 * frames - self.columns + 1, self.batch))
+        features = torch.stack([f[:, s:s + self.columns] for f, s in zip(features, starts, strict=True)])
+        real = torch.stack([x[s * _LATENT:(s + self.columns) * _LATENT]
+                            for x, s in zip(crops.samples, starts, strict=True)])
+        with torch.autocast(self.device, torch.bfloat16):
+            made = self._speak(features.contiguous()).float()
+        audible = torch.ones_like(real)
+        audible[~crops.first, :_SKIP * _LATENT] = 0
+        return made * audible, real * audible
+
+    def report(self) -> Mapping[str, float]:
+        return {}
+
+
+class Adversarial(Vocoder):
+    """The vocoder goes on with a discriminator beside it."""
+
+    name = "adversarial"
+
+    def __init__(self, nano: Nano, corpus: Corpus, work: Path, device: str):
+        super().__init__(nano, corpus, work, device)
+        self.judges = Discriminator().to(device)
+        self.modules["judges"] = self.judges
+        self.optimizers += optimizers(self.judges.named_parameters(), muon=False, betas=(0.8, 0.99))
+        self.optimizers[-1].param_groups[0]["scale"] = 0.5
+        self.warmup = nano.values[self.name]["warmup"]  # steps in which only the judges learn to be heard
+
+    def _load(self, work: Path) -> None:
+        for name, values in trained(work / "vocoder").items():
+            getattr(self.codec, name).load_state_dict(values)
+
+    def step(self, number: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
+        made, real = self.speak(rng)
+        judged = judge_loss(self.judges(real), self.judges(made.detach()))
+        judged.backward()
+        losses = sound_losses(made, real)
+        loss = losses["stft"] + losses["mel"]
+        if number >= self.warmup:
+            self.judges.requires_grad_(False)
+            losses |= maker_losses(self.judges(real), self.judges(made))
+            self.judges.requires_grad_(True)
+            loss = loss + 0.1 * losses["fool"] + 0.5 * losses["match"]
+        loss.backward()
+        return {name: value.detach() for name, value in (losses | {"judges": judged}).items()}
+
+
+STAGES = {"latents": Latents, "vocoder": Vocoder, "adversarial": Adversarial}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    args = stage_arguments("training.codec", __doc__.splitlines()[0], STAGES).parse_args(arguments)
+    prepare(args.threads)
+    torch.manual_seed(0)
+    nano, corpus = Nano.read(args.config), Corpus(args.data)
+    stage = (Latents(nano, corpus, args.device) if args.stage == "latents"
+             else STAGES[args.stage](nano, corpus, args.work, args.device))
+    finish(train(stage, args.work, args.minutes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""The loop every stage runs in: steps whose randomness is their number, checkpoints, slices of time.
+
+A run can be stopped and gone on with at any step and comes to the same weights: nothing is drawn from a generator
+that lives longer than one step.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+REPORT = 50         # steps between two lines
+SAVE_MINUTES = 5.0
+CHECKPOINT = "checkpoint.pt"
+
+
+class Stage(Protocol):
+    """What is trained and how.
+
+    name        the folder of its checkpoints
+    modules     everything that a checkpoint holds
+    optimizers  with learning rates that the loop sets: `rate` times the schedule
+    steps       how many there are in all
+    average     of the weights over about this many steps is what is used later; 0: the last ones
+    """
+
+    name: str
+    modules: nn.ModuleDict
+    optimizers: list[torch.optim.Optimizer]
+    steps: int
+    rate: float
+    average: int
+
+    def step(self, number: int, rng: np.random.Generator) -> Mapping[str, Tensor | float]:
+        """One forward and backward pass, gradients left in place; the losses to report."""
+
+    def report(self) -> Mapping[str, float]:
+        """Measured on held-out data, now and then."""
+
+
+def schedule(step: int, steps: int, warmup: int = 60, least: float = 0.02) -> float:
+    """The share of the learning rate at a step: a short rise, then straight down."""
+    return min(1, (step + 1) / warmup) * (least + (1 - least) * (1 - step / steps))
+
+
+def train(stage: Stage, work: Path, minutes: float = float("inf"), evaluate_every: int = 500,
+          clip: float = 1.0) -> bool:
+    """Go on from the last checkpoint for `minutes` or to the end; whether the end is reached."""
+    folder = work / stage.name
+    folder.mkdir(parents=True, exist_ok=True)
+    averages = Average(stage.modules, stage.average) if stage.average else None
+    done = _load(stage, averages, folder / CHECKPOINT)
+    started = saved = time.monotonic()
+    sums, count = defaultdict(float), 0
+    log = open(folder / "log.txt", "a", encoding="utf-8")
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+        print(line, file=log, flush=True)
+
+    while done < stage.steps and time.monotonic() - started < 60 * minutes:
+        torch.manual_seed(done)
+        for optimizer in stage.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+            for group in optimizer.param_groups:
+                group["lr"] = stage.rate * schedule(done, stage.steps) * group.get("scale", 1.0)
+        losses = stage.step(done, np.random.default_rng((done, 1)))
+        norm = nn.utils.clip_grad_norm_([p for o in stage.optimizers for g in o.param_groups for p in g["params"]], clip)
+        if torch.isfinite(norm):  # one bad batch must not end a night's work
+            for optimizer in stage.optimizers:
+                optimizer.step()
+        if averages:
+            averages.update(stage.modules, done)
+        done += 1
+        for name, value in (*losses.items(), ("grad", norm)):
+            sums[name] += float(value)
+        count += 1
+        if done % REPORT == 0 or done == stage.steps:
+            means = "  ".join(f"{name} {value / count:.3f}" for name, value in sums.items())
+            say(f"{stage.name} {done}/{stage.steps}  {(time.monotonic() - started) / 60:.1f} min  {means}")
+            sums.clear()
+            count = 0
+        if done % evaluate_every == 0 or done == stage.steps:
+            for module in stage.modules.values():
+                module.eval()
+            with torch.no_grad():
+                held_out = stage.report()
+            if held_out:
+                say(f"{stage.name} {done} held out  " + "  ".join(f"{k} {v:.3f}" for k, v in held_out.items()))
+            for module in stage.modules.values():
+                module.train()
+        if time.monotonic() - saved > 60 * SAVE_MINUTES:
+            _save(stage, averages, done, folder / CHECKPOINT)
+            saved = time.monotonic()
+    _save(stage, averages, done, folder / CHECKPOINT)
+    log.close()
+    return done >= stage.steps
+
+
+class Average:
+    """A running mean of all weights, shorter at the start."""
+
+    def __init__(self, modules: nn.ModuleDict, steps: int):
+        self.steps = steps
+        self.values = {name: value.detach().clone() for name, value in modules.state_dict().items()}
+
+    @torch.no_grad()
+    def update(self, modules: nn.ModuleDict, step: int) -> None:
+        weight = max(1 / self.steps, 1 / (step / 3 + 1))
+        for name, value in modules.state_dict().items():
+            self.values[name].lerp_(value, weight)
+
+
+def _save(stage: Stage, averages: Average | None, done: int, path: Path) -> None:
+    state = dict(step=done, modules=stage.modules.state_dict(), optimizers=[o.state_dict() for o in stage.optimizers],
+                 average=averages.values if averages else None)
+    part = path.with_suffix(".part")
+    torch.save(state, part)
+    os.replace(part, path)
+
+
+def _load(stage: Stage, averages: Average | None, path: Path) -> int:
+    """The number of steps done."""
+    if not path.exists():
+        return 0
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    stage.modules.load_state_dict(state["modules"])
+    for optimizer, values in zip(stage.optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(values)
+    if averages and state["average"]:
+        for name, value in state["average"].items():
+            averages.values[name].copy_(value)
+    return state["step"]
+
+
+def trained(folder: Path) -> dict[str, dict[str, Tensor]]:
+    """A stage's weights by module, the averaged ones where it averages. Raises `FileNotFoundError`."""
+    if not (folder / CHECKPOINT).exists():
+        raise FileNotFoundError(f"{folder}: nothing trained here yet")
+    state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
+    found: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for name, value in (state["average"] or state["modules"]).items():
+        module, _, rest = name.partition(".")
+        found[module][rest] = value
+    return found
+
+
+def stage_arguments(module: str, description: str, stages: Iterable[str] = ()) -> argparse.ArgumentParser:
+    """The command line all stages share; where there are several, their names come first."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    if stages:
+        parser.add_argument("stage", choices=list(stages))
+    parser.add_argument("config", type=Path)
+    parser.add_argument("data", type=Path, help="folder of training.data")
+    parser.add_argument("work", type=Path, help="folder for checkpoints and logs")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so long; run again to go on")
+    parser.add_argument("--threads", type=int, default=1, help="of torch on the CPU")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    return parser
+
+
+def prepare(threads: int) -> None:
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)  # silence makes them, and they are slow
+
+
+def finish(complete: bool) -> None:
+    print("complete" if complete else "stopped in time; run again to go on", file=sys.stderr)
