@@ -75,14 +75,18 @@ def decoder(m: Decoder, x: Tensor, dropout: float = 0.0, watch: int | None = Non
     c, seen = m.config, None
     rope = Rope(c.head_dim, c.rope_theta, x.device).at(0, x.shape[1])
     drop = nn.Dropout(dropout)
+    future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
     for layer, b in enumerate(m.blocks):
         qkv = F.linear(_rms(x, b.attn_norm, c.rms_eps), b.qkv).unflatten(-1, (-1, c.head_dim)).transpose(1, 2)
         q, k, v = qkv.split((c.heads, c.kv_heads, c.kv_heads), 1)
         q = _rotate(_rms(q.float(), None, c.rms_eps) * b.q_norm, rope)
         k = _rotate(_rms(k.float(), None, c.rms_eps) * b.k_norm, rope)
+        # Written out: on the CPU it is faster backwards than torch's fused attention, and a head can be watched.
+        k, v = (t.repeat_interleave(c.heads // c.kv_heads, 1) for t in (k, v))
+        scores = (q.to(v.dtype) * c.head_dim ** -0.5) @ k.to(v.dtype).mT
         if layer == watch:
-            seen = q[:, 0] @ k[:, 0].mT * c.head_dim ** -0.5
-        y = F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, is_causal=True, enable_gqa=True)
+            seen = scores[:, 0]
+        y = scores.masked_fill(future, -torch.inf).softmax(-1).to(v.dtype) @ v
         x = x + drop(F.linear(y.transpose(1, 2).flatten(2), b.attn_out))
         gate, up = F.linear(_rms(x, b.ffn_norm, c.rms_eps), b.gate_up).chunk(2, -1)
         x = x + drop(F.linear(F.silu(gate) * up, b.ffn_down))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 REPORT = 50         # steps between two lines
 SAVE_MINUTES = 5.0
-CHECKPOINT = "checkpoint.pt"
+CHECKPOINT, BEST = "checkpoint.pt", "best.pt"
 
 
 class Stage(Protocol):
@@ -43,7 +43,8 @@ class Stage(Protocol):
         """One forward and backward pass, gradients left in place; the losses to report."""
 
     def report(self) -> Mapping[str, float]:
-        """Measured on held-out data, now and then."""
+        """Measured on held-out data, now and then. Where it has a `loss`, the weights that had the least are what is
+        used later, and after `patience` reports that were no better the stage ends."""
 
 
 def schedule(step: int, steps: int, warmup: int = 60, least: float = 0.02) -> float:
@@ -57,7 +58,7 @@ def train(stage: Stage, work: Path, minutes: float = float("inf"), evaluate_ever
     folder = work / stage.name
     folder.mkdir(parents=True, exist_ok=True)
     averages = Average(stage.modules, stage.average) if stage.average else None
-    done = _load(stage, averages, folder / CHECKPOINT)
+    done, best = _load(stage, averages, folder / CHECKPOINT)
     started = saved = time.monotonic()
     sums, count = defaultdict(float), 0
     log = open(folder / "log.txt", "a", encoding="utf-8")
@@ -66,7 +67,7 @@ def train(stage: Stage, work: Path, minutes: float = float("inf"), evaluate_ever
         print(line, flush=True)
         print(line, file=log, flush=True)
 
-    while done < stage.steps and time.monotonic() - started < 60 * minutes:
+    while not _ended(stage, best, done) and time.monotonic() - started < 60 * minutes:
         torch.manual_seed(done)
         for optimizer in stage.optimizers:
             optimizer.zero_grad(set_to_none=True)
@@ -97,12 +98,21 @@ def train(stage: Stage, work: Path, minutes: float = float("inf"), evaluate_ever
                 say(f"{stage.name} {done} held out  " + "  ".join(f"{k} {v:.3f}" for k, v in held_out.items()))
             for module in stage.modules.values():
                 module.train()
+            if "loss" in held_out:
+                better = held_out["loss"] < best["loss"]
+                best = dict(loss=held_out["loss"], since=0) if better else dict(best, since=best["since"] + 1)
+                if better:
+                    _write(dict(modules=stage.modules.state_dict(), average=None), folder / BEST)
         if time.monotonic() - saved > 60 * SAVE_MINUTES:
-            _save(stage, averages, done, folder / CHECKPOINT)
+            _save(stage, averages, done, best, folder / CHECKPOINT)
             saved = time.monotonic()
-    _save(stage, averages, done, folder / CHECKPOINT)
+    _save(stage, averages, done, best, folder / CHECKPOINT)
     log.close()
-    return done >= stage.steps
+    return _ended(stage, best, done)
+
+
+def _ended(stage: Stage, best: Mapping[str, float], done: int) -> bool:
+    return done >= stage.steps or best["since"] > getattr(stage, "patience", float("inf"))
 
 
 class Average:
@@ -119,18 +129,22 @@ class Average:
             self.values[name].lerp_(value, weight)
 
 
-def _save(stage: Stage, averages: Average | None, done: int, path: Path) -> None:
-    state = dict(step=done, modules=stage.modules.state_dict(), optimizers=[o.state_dict() for o in stage.optimizers],
-                 average=averages.values if averages else None)
+def _save(stage: Stage, averages: Average | None, done: int, best: Mapping[str, float], path: Path) -> None:
+    _write(dict(step=done, best=best, modules=stage.modules.state_dict(),
+                optimizers=[o.state_dict() for o in stage.optimizers], average=averages.values if averages else None),
+           path)
+
+
+def _write(state: dict, path: Path) -> None:
     part = path.with_suffix(".part")
     torch.save(state, part)
     os.replace(part, path)
 
 
-def _load(stage: Stage, averages: Average | None, path: Path) -> int:
-    """The number of steps done."""
+def _load(stage: Stage, averages: Average | None, path: Path) -> tuple[int, dict[str, float]]:
+    """The number of steps done, and of the best report its loss and how many came since."""
     if not path.exists():
-        return 0
+        return 0, dict(loss=float("inf"), since=0)
     state = torch.load(path, map_location="cpu", weights_only=True)
     stage.modules.load_state_dict(state["modules"])
     for optimizer, values in zip(stage.optimizers, state["optimizers"], strict=True):
@@ -138,14 +152,15 @@ def _load(stage: Stage, averages: Average | None, path: Path) -> int:
     if averages and state["average"]:
         for name, value in state["average"].items():
             averages.values[name].copy_(value)
-    return state["step"]
+    return state["step"], state["best"]
 
 
 def trained(folder: Path) -> dict[str, dict[str, Tensor]]:
-    """A stage's weights by module, the averaged ones where it averages. Raises `FileNotFoundError`."""
-    if not (folder / CHECKPOINT).exists():
+    """A stage's weights by module: the best ones, or the averaged ones, or the last. Raises `FileNotFoundError`."""
+    path = next((folder / name for name in (BEST, CHECKPOINT) if (folder / name).exists()), None)
+    if path is None:
         raise FileNotFoundError(f"{folder}: nothing trained here yet")
-    state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
+    state = torch.load(path, map_location="cpu", weights_only=True)
     found: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for name, value in (state["average"] or state["modules"]).items():
         module, _, rest = name.partition(".")

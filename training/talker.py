@@ -1,0 +1,152 @@
+"""Train talker, code predictor and speaker encoder on the codec's codes.
+
+    python -m training.talker CONFIG DATA WORK [--codec vocoder] [--minutes N] [--threads N] [--device cuda]
+
+Teacher forcing over the product's own prompts, both text layouts mixed. One attention head is guided to the text that
+is being said, and many of the fed-back codes are replaced: else the talker knows an utterance again by its residual
+codes and recites, and the first wrong code of free running leads it astray.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from training import batched
+from training.codec_model import load_codec
+from training.corpus import Corpus
+from training.loop import finish, prepare, stage_arguments, train, trained
+from training.model import CODEC_IDS, Nano, Speech
+from training.optim import optimizers
+from training.talker_data import NOTHING, SPEAKER, Batch, TalkerData, all_codes
+from training.text import read_merges
+
+EOS = CODEC_IDS["codec_eos_token_id"]
+_SPREAD = 2.0           # frames around its time in which a token may be looked at
+_HELD_OUT = 32          # utterances in a report
+
+
+class TalkerStage:
+    name, average = "talker", 0
+
+    def __init__(self, nano: Nano, data: TalkerData, device: str):
+        self.data, self.device = data, device
+        self.values = v = nano.values["talker_training"]
+        self.steps, self.rate, self.patience = v["steps"], v["rate"], v["patience"]
+        self.used = len(nano.fsq().books)
+        speech = self.speech = Speech(nano).to(device)
+        self.modules = nn.ModuleDict(dict(talker=speech.talker, predictor=speech.predictor,
+                                          speaker_encoder=speech.speaker_encoder,
+                                          text_embedding=speech.text_embedding))
+        self.optimizers = optimizers(self.modules.named_parameters(), betas=(0.9, 0.95), decay=v["decay"])
+
+    def step(self, number: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
+        batch = self.data.batch(rng, self.values["batch"]).to(self.device)
+        with torch.autocast(self.device, torch.bfloat16):
+            losses = self.losses(batch, self.values["dropout"], self.values["replace"], self.values["frames_share"])
+        (losses["first"] + losses["rest"] + self.values["guide"] * losses["guide"]).backward()
+        return {name: value.detach() for name, value in losses.items()}
+
+    def losses(self, batch: Batch, dropout: float = 0, replace: float = 0, share: float = 1) -> dict[str, Tensor]:
+        """Cross entropies in nats, and how the watched head looks at the text.
+
+        dropout  in the talker
+        replace  share of the fed-back codes of books 1.. that become other frames' codes, and a tenth of it of book 0
+        share    of the frames that the predictor is trained on
+
+        first    of codebook 0 and the end;  rest: of a code of the other books
+        guide    -log of the watched head's attention near the right text;  text: all it gives to the text
+        """
+        x = self.rows(batch, replace)
+        hidden, seen = batched.decoder(self.speech.talker.decoder, x, dropout, self.values["watch"])
+        index = batch.starts[:, None] - 1 + torch.arange(batch.codes.shape[1] + 1, device=x.device)
+        real = torch.arange(index.shape[1], device=x.device) <= batch.lengths[:, None]  # the end is the last target
+        target = torch.full(index.shape, EOS, device=x.device)
+        target[:, :-1] = batch.codes[..., 0]
+        target.scatter_(1, batch.lengths[:, None], EOS)
+        at = hidden.gather(1, index.clamp(max=x.shape[1] - 1)[..., None].expand(-1, -1, x.shape[-1]))
+        logits = F.linear(at[real], self.speech.talker.head).float()
+        weights = torch.ones(logits.shape[-1], device=x.device)
+        weights[EOS] = self.values["end_weight"] if dropout else 1
+        first = F.cross_entropy(logits, target[real], weights)
+        said = real & (torch.arange(index.shape[1], device=x.device) < batch.lengths[:, None])
+        frames, codes = at[said], batch.codes[said[:, :-1]]
+        if share < 1:
+            chosen = torch.randperm(len(frames), device=x.device)[:max(1, int(share * len(frames)))]
+            frames, codes = frames[chosen], codes[chosen]
+        guide, text = self._guide(seen.float(), batch, index, said)
+        return {"first": first, "rest": self._rest(frames, codes).mean(), "guide": guide, "text": text}
+
+    def rows(self, batch: Batch, replace: float) -> Tensor:
+        """The talker's input [B, n, H], as `Qwen3TTSEngine.embed` and the loop make it."""
+        predictor = self.speech.predictor
+        x = self.speech.text_embedding(batch.text)
+        tags = predictor.first_embedding[batch.codec.clamp(min=0)]
+        vectors = torch.func.vmap(self.speech.speaker_encoder)(batch.clips)
+        x = x + torch.where((batch.codec > NOTHING)[..., None], tags, 0)
+        x = x + torch.where((batch.codec == SPEAKER)[..., None], vectors[:, None], 0)
+        codes = self._disturbed(batch.codes, replace) if replace else batch.codes
+        frames = predictor.first_embedding[codes[..., 0]]
+        for book in range(self.used - 1):
+            frames = frames + predictor.embeddings[book][codes[..., book + 1]]
+        frames = F.pad(frames, (0, 0, 0, x.shape[1]))  # row `start + t` is frame t
+        shifted = torch.arange(x.shape[1], device=x.device) - batch.starts[:, None]
+        spoken = (shifted >= 0) & (shifted < batch.lengths[:, None])
+        moved = frames.gather(1, shifted.clamp(min=0)[..., None].expand(-1, -1, x.shape[-1]))
+        return x + torch.where(spoken[..., None], moved, 0)
+
+    def _disturbed(self, codes: Tensor, share: float) -> Tensor:
+        flat = codes.flatten(0, 1)
+        others = flat[torch.randperm(len(flat), device=codes.device)].view_as(codes)
+        chance = torch.full((codes.shape[-1],), share, device=codes.device)
+        chance[0] = share / 10
+        return torch.where(torch.rand(codes.shape, device=codes.device) < chance, others, codes)
+
+    def _rest(self, hidden: Tensor, codes: Tensor) -> Tensor:
+        """Cross entropy of books 1 .. of frames: hidden [N, H], codes [N, 16] -> [books]."""
+        p = self.speech.predictor
+        inputs = torch.stack((hidden, p.first_embedding[codes[:, 0]],
+                              *(p.embeddings[b][codes[:, b + 1]] for b in range(self.used - 2))), 1)
+        x, _ = batched.decoder(p.decoder, p.project(inputs))
+        logits = torch.einsum("nbh,bch->nbc", x[:, 1:], p.heads[:self.used - 1].to(x.dtype)).float()
+        return F.cross_entropy(logits.flatten(0, 1), codes[:, 1:self.used].flatten(),
+                               reduction="none").view(len(codes), -1).mean(0)
+
+    def _guide(self, seen: Tensor, batch: Batch, index: Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
+        """Soft alignment of one head (Tachibana et al. 2017), with the teacher's times for the diagonal."""
+        n = seen.shape[-1]
+        future = torch.ones(n, n, dtype=torch.bool, device=seen.device).triu(1)
+        attention = seen.masked_fill(future, -torch.inf).softmax(-1)
+        rows = attention.gather(1, index[:, :, None].clamp(max=n - 1).expand(-1, -1, n))  # [B, F + 1, n]
+        now = torch.arange(index.shape[1], device=seen.device)[:, None] + 0.5
+        near = (-((now - batch.centres[:, None]) / _SPREAD).square() / 2).exp() * batch.keys[:, None]
+        right = (rows * near).sum(-1).clamp(min=1e-5).log()[said]
+        return -right.mean(), (rows * batch.keys[:, None]).sum(-1)[said].mean()
+
+    def report(self) -> Mapping[str, float]:
+        """Losses on held-out texts; `loss`, what early stopping looks at, is of a whole frame."""
+        chosen = self.data.held_out[:_HELD_OUT]
+        if not chosen:
+            return {}
+        batch = self.data.collate(chosen, np.random.default_rng(0)).to(self.device)
+        losses = {name: float(value) for name, value in self.losses(batch).items()}
+        return losses | {"loss": losses["first"] + (self.used - 1) * losses["rest"]}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = stage_arguments("training.talker", __doc__.splitlines()[0])
+    parser.add_argument("--codec", default="vocoder", help="the stage whose codec is used; all have the same codes")
+    args = parser.parse_args(arguments)
+    prepare(args.threads)
+    torch.manual_seed(0)
+    nano, corpus = Nano.read(args.config), Corpus(args.data)
+    codes = all_codes(corpus, load_codec(nano, trained(args.work / args.codec)), args.work / "codes.npz")
+    data = TalkerData(nano, corpus, codes, read_merges(args.data / "merges.txt"))
+    finish(train(TalkerStage(nano, data, args.device), args.work, args.minutes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Utterances as the talker learns them: the product's own prompt in front, then its frames."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from training.codec_model import Codec
+from training.corpus import Corpus, Utterance
+from training.features import FRAME, RATE
+from training.model import Nano
+from training.text import Reader
+from tts_cli.audio.mel import HOP, log_mel
+from tts_cli.qwen3tts.prompt import SpecialTokens, build_prompt
+
+NOTHING, SPEAKER = -1, -2       # in place of a codec row
+CLIP = 160                      # columns of 10.7 ms that the speaker encoder hears
+_LANGUAGE = "english"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows are the prompt and then the frames that were said, padded at the end to n.
+
+    text     int64 [B, n], ids of the text side; codec int64 [B, n] of the prompt's codec side, NOTHING, or SPEAKER
+    codes    int64 [B, F, 16], the frames; starts [B]: the row of the first of them; lengths [B] in frames
+    clips    log-mel [B, 128, CLIP] of other speech of the same voice
+    keys     bool [B, n], rows that bring a token of the text to be said
+    centres  float32 [B, n], when it is said, in frames; 0 elsewhere
+    """
+
+    text: Tensor
+    codec: Tensor
+    codes: Tensor
+    starts: Tensor
+    lengths: Tensor
+    clips: Tensor
+    keys: Tensor
+    centres: Tensor
+
+    def to(self, device: str) -> "Batch":
+        return Batch(**{name: value.to(device) for name, value in vars(self).items()})
+
+
+class TalkerData:
+    """modes: share of the layout "full" (all text in front) against "streaming"; silent: share without a speaker."""
+
+    def __init__(self, nano: Nano, corpus: Corpus, codes: dict[str, np.ndarray], merges: Sequence[str],
+                 full: float = 0.5, silent: float = 0.1, longest: int = 160):
+        self.corpus, self.codes, self.full, self.silent = corpus, codes, full, silent
+        self.reader = Reader(nano, merges)
+        self.special = SpecialTokens.find(self.reader, nano.text_vocab)
+        self.train = sorted((u for u in corpus.train if u.frames <= longest), key=lambda u: u.frames)
+        self.held_out = [u for u in corpus.held_out if u.frames <= longest]
+        self._voices: dict[str, list[Utterance]] = {}
+        for u in corpus.train:
+            if u.frames * FRAME >= CLIP * HOP:
+                self._voices.setdefault(u.voice, []).append(u)
+
+    def batch(self, rng: np.random.Generator, count: int) -> Batch:
+        """Utterances of similar length, so that little is padded."""
+        spread = max(1, min(len(self.train), 4 * count))
+        first = int(rng.integers(len(self.train) - spread + 1))
+        chosen = rng.choice(spread, count, replace=spread < count) + first
+        return self.collate([self.train[i] for i in chosen], rng)
+
+    def collate(self, utterances: Sequence[Utterance], rng: np.random.Generator) -> Batch:
+        items = [self._item(u, rng) for u in utterances]
+        starts = torch.tensor([len(codec) for _, codec, _, _ in items])
+        lengths = torch.tensor([u.frames for u in utterances])
+        rows, frames = int((starts + lengths).max()), int(lengths.max())
+        text = torch.full((len(items), rows), self.special.text_pad)
+        codec, keys, centres = torch.full_like(text, NOTHING), torch.zeros_like(text), torch.zeros(text.shape)
+        codes = torch.zeros(len(items), frames, 16, dtype=torch.int64)
+        for i, (u, (text_ids, codec_ids, body, times)) in enumerate(zip(utterances, items, strict=True)):
+            text[i, :len(text_ids)] = torch.tensor(text_ids)
+            codec[i, :len(codec_ids)] = torch.tensor(codec_ids)
+            codes[i, :u.frames] = torch.from_numpy(self.codes[key(u)].astype(np.int64))
+            keys[i, body] = 1
+            centres[i, body] = torch.tensor(times)
+        clips = torch.stack([self._clip(u.voice, rng) for u in utterances])
+        return Batch(text, codec, codes, starts, lengths, clips, keys.bool(), centres)
+
+    def _item(self, u: Utterance, rng: np.random.Generator) -> tuple[list[int], list[int], list[int], list[float]]:
+        """Text ids of all rows, codec ids of the prompt, the rows of the body's tokens and their times in frames."""
+        ids, letters = self.reader.read(u.text)
+        speaker = None if rng.random() < self.silent else np.zeros(0, np.float32)
+        prompt = build_prompt(self.special, ids, language=_LANGUAGE if rng.random() < 0.5 else "auto",
+                              text_mode="full" if rng.random() < self.full else "streaming", speaker=speaker)
+        codec = [NOTHING if item is None else SPEAKER if isinstance(item, np.ndarray) else item
+                 for item in prompt.codec]
+        text = [*prompt.text, *prompt.overlay][:len(codec) + u.frames]
+        first = len(prompt) - 1 if prompt.overlay else len(prompt) - 2 - len(ids)
+        at, seconds = zip(*u.marks, strict=True)
+        times = np.interp(letters, at, seconds) * RATE / FRAME
+        body = [first + i for i in range(len(ids)) if first + i < len(text)]
+        return text, codec, body, times[:len(body)].tolist()
+
+    def _clip(self, voice: str, rng: np.random.Generator) -> Tensor:
+        u = self._voices[voice][int(rng.integers(len(self._voices[voice])))]
+        start = int(rng.integers(u.frames * FRAME - CLIP * HOP + 1))
+        return log_mel(torch.from_numpy(self.corpus.samples(u)[start:start + CLIP * HOP]))
+
+
+def key(u: Utterance) -> str:
+    return f"{u.voice}/{u.number}"
+
+
+def all_codes(corpus: Corpus, codec: Codec, path: Path) -> dict[str, np.ndarray]:
+    """The codes int16 [frames, 16] of every utterance by `key`; kept at `path`, which serves when it is complete."""
+    wanted = [*corpus.train, *corpus.held_out]
+    if path.exists():
+        with np.load(path) as stored:
+            found = dict(zip(stored["names"].tolist(), np.split(stored["codes"], stored["ends"][:-1]), strict=True))
+        if all(key(u) in found for u in wanted):
+            return found
+    found = {key(u): codec.encode(corpus.rows(u)).short().numpy() for u in wanted}
+    part = path.with_suffix(".part.npz")
+    np.savez(part, names=np.array(list(found)), codes=np.concatenate(list(found.values())),
+             ends=np.cumsum([len(c) for c in found.values()]))
+    os.replace(part, path)
+    return found
