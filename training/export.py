@@ -1,6 +1,6 @@
 """Write the pair that `tts -m … -mm …` speaks with, through the converter's own layout and metadata.
 
-    python -m training.export CONFIG WORK -o OUT [--type q8_0]
+    python -m training.export CONFIG DATA WORK -o OUT [--codec vocoder] [--type q8_0]
     python -m training.export CONFIG --random -o OUT        # untrained: for sizes and speed
 """
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from training.loop import trained
 from training.model import BOOKS, Nano, Speech
 from training.text import learn_merges, read_merges, vocabulary
 from tts_cli.gguf.file import GGUFFile
@@ -86,11 +87,9 @@ def _split(values: Tensor, parameter: nn.Parameter, names: tuple[str, ...], dims
     return dict(zip(names, values.split(sizes), strict=True))
 
 
-def load_stages(model: Speech, work: Path) -> None:
+def load_stages(model: Speech, work: Path, codec: str) -> None:
     """Fill the model with what the stages under `work` have trained. Raises `FileNotFoundError` naming the stage."""
-    from training.loop import trained
-
-    model.code2wav.load_state_dict(trained(work / "vocoder")["code2wav"])
+    model.code2wav.load_state_dict(trained(work / codec)["code2wav"])
     talker = trained(work / "talker")
     for name in ("talker", "predictor", "speaker_encoder", "text_embedding"):
         getattr(model, name).load_state_dict(talker[name])
@@ -99,7 +98,9 @@ def load_stages(model: Speech, work: Path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m training.export", description=__doc__.splitlines()[0])
     parser.add_argument("config", type=Path)
+    parser.add_argument("data", type=Path, nargs="?", help="folder of training.data, which has the vocabulary")
     parser.add_argument("work", type=Path, nargs="?", help="folder of the trained stages")
+    parser.add_argument("--codec", default="vocoder", help="which stage's decoder: vocoder or adversarial")
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--type", choices=TYPES, default="q8_0")
     parser.add_argument("--random", action="store_true", help="untrained weights")
@@ -110,10 +111,10 @@ def main(arguments: list[str] | None = None) -> None:
     if args.random:
         merges = learn_merges(["a model that was never trained says nothing"], nano.values["text"]["tokens"])
     elif args.work is None:
-        parser.error("give the folder of the trained stages, or --random")
+        parser.error("give the folders of the data and of the trained stages, or --random")
     else:
-        load_stages(model, args.work)
-        merges = read_merges(args.work / "merges.txt")
+        load_stages(model, args.work, args.codec)
+        merges = read_merges(args.data / "merges.txt")
     total = 0
     for path in export(nano, model, merges, args.output, "nano", args.type):
         with GGUFFile.open(path) as file:

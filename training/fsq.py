@@ -15,10 +15,15 @@ _EDGE = 1e-3  # how far tanh reaches beyond the outermost level, so that this ca
 
 
 class FSQ:
-    """books: the numbers of levels of each book's dimensions, e.g. [[8, 5], [5, 5]] for books of 40 and 25 codes."""
+    """books: the numbers of levels of each book's dimensions, e.g. [[8, 5], [5, 5]] for books of 40 and 25 codes.
+
+    Raises `ValueError` for fewer than 3 levels, between which there would be hardly a gradient.
+    """
 
     def __init__(self, books: Sequence[Sequence[int]], device: torch.device | str = "cpu"):
         self.books = [tuple(levels) for levels in books]
+        if min(min(levels) for levels in self.books) < 3:
+            raise ValueError(f"books {books}: each dimension needs 3 levels or more")
         self.levels = torch.tensor([n for levels in self.books for n in levels], dtype=torch.float32, device=device)
         self.book_of = torch.repeat_interleave(
             torch.arange(len(self.books), device=device),

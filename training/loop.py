@@ -52,13 +52,14 @@ def schedule(step: int, steps: int, warmup: int = 60, least: float = 0.02) -> fl
     return min(1, (step + 1) / warmup) * (least + (1 - least) * (1 - step / steps))
 
 
-def train(stage: Stage, work: Path, minutes: float = float("inf"), evaluate_every: int = 500,
-          clip: float = 1.0) -> bool:
-    """Go on from the last checkpoint for `minutes` or to the end; whether the end is reached."""
+def train(stage: Stage, work: Path, minutes: float = float("inf"), most: float = float("inf"),
+          evaluate_every: int = 500, clip: float = 1.0) -> bool:
+    """Go on from the last checkpoint for `minutes` or `most` steps, or to the end; whether the end is reached."""
     folder = work / stage.name
     folder.mkdir(parents=True, exist_ok=True)
     averages = Average(stage.modules, stage.average) if stage.average else None
     done, best = _load(stage, averages, folder / CHECKPOINT)
+    last = done + most
     started = saved = time.monotonic()
     sums, count = defaultdict(float), 0
     log = open(folder / "log.txt", "a", encoding="utf-8")
@@ -67,7 +68,7 @@ def train(stage: Stage, work: Path, minutes: float = float("inf"), evaluate_ever
         print(line, flush=True)
         print(line, file=log, flush=True)
 
-    while not _ended(stage, best, done) and time.monotonic() - started < 60 * minutes:
+    while not _ended(stage, best, done) and done < last and time.monotonic() - started < 60 * minutes:
         torch.manual_seed(done)
         for optimizer in stage.optimizers:
             optimizer.zero_grad(set_to_none=True)

@@ -144,7 +144,8 @@ def main(arguments: list[str] | None = None) -> None:
     torch.manual_seed(0)
     nano, corpus = Nano.read(args.config), Corpus(args.data)
     codes = all_codes(corpus, load_codec(nano, trained(args.work / args.codec)), args.work / "codes.npz")
-    data = TalkerData(nano, corpus, codes, read_merges(args.data / "merges.txt"))
+    data = TalkerData(nano, corpus, codes, read_merges(args.data / "merges.txt"),
+                      silent=nano.values["talker_training"]["silent"])
     finish(train(TalkerStage(nano, data, args.device), args.work, args.minutes))
 
 

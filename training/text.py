@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
 from pathlib import Path
 
 from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
@@ -16,13 +17,12 @@ ASSISTANT = "assistant"  # the prompt has this word as one token
 
 def learn_merges(texts: Iterable[str], tokens: int) -> list[str]:
     """Byte-pair merges "left right" of a vocabulary of `tokens`, 256 bytes and the word `assistant` included."""
-    word = [ASSISTANT[:end] for end in range(2, len(ASSISTANT) + 1)]
     encoder = _encoder(models.BPE())
-    encoder.train_from_iterator(texts, trainers.BpeTrainer(
-        vocab_size=tokens - len(word), initial_alphabet=_alphabet(), show_progress=False))
-    learned = [m if isinstance(m, str) else " ".join(m) for m in json.loads(encoder.to_str())["model"]["merges"]]
-    known = {merge.replace(" ", "") for merge in learned}
-    return learned + [f"{part[:-1]} {part[-1]}" for part in word if part not in known]
+    # As the most frequent word by far it becomes one token, on a way that the other merges do not cut off.
+    often = repeat(ASSISTANT, 100_000)
+    encoder.train_from_iterator(chain(texts, often), trainers.BpeTrainer(
+        vocab_size=tokens, initial_alphabet=_alphabet(), show_progress=False))
+    return [m if isinstance(m, str) else " ".join(m) for m in json.loads(encoder.to_str())["model"]["merges"]]
 
 
 def read_merges(path: Path) -> list[str]:

@@ -1,0 +1,103 @@
+"""Texts, speech in shards that can be gone on with, and what is measured of it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from tiny_training import RATE, Humming, tiny_nano
+
+from training import data, features, teachers, texts
+from training.corpus import Corpus
+from training.text import Reader, learn_merges, read_merges
+
+
+@pytest.fixture(autouse=True)
+def humming(monkeypatch):
+    monkeypatch.setitem(teachers.TEACHERS, "hum", Humming)
+
+
+def make(folder, *, hours: float, voice: str = "hum:low", workers: int = 1) -> Corpus:
+    nano = tiny_nano(folder)
+    (folder / "wordnet").mkdir(exist_ok=True)
+    (folder / "wordnet" / "data.noun").write_text('00 | a dog; "The dog barked all night"; "Did you hear it?"\n')
+    data.main([str(nano.path), str(folder / "data"), "--voice", voice, "--hours", str(hours), "--workers",
+               str(workers), "--wordnet", str(folder / "wordnet")])
+    return Corpus(folder / "data")
+
+
+def test_sentences_are_tidy_and_always_the_same(tmp_path):
+    (tmp_path / "data.verb").write_text('1 | to say; "speak up!"; "he said  so -- twice"; "NASA said it"; "two words"')
+    found = texts.sentences(tmp_path, [], 30)
+    assert found == texts.sentences(tmp_path, [], 30) and len(set(found)) == len(found)
+    joined = " ".join(found)
+    assert "He said so, twice." in joined.replace(" ,", ",") and "NASA" not in joined
+    with pytest.raises(FileNotFoundError, match="wordnet-base"):
+        texts.sentences(tmp_path / "nowhere", [], 0)
+
+
+def test_shards_go_on_where_they_were_cut(tmp_path):
+    whole = make(tmp_path, hours=0.01)
+    shard = tmp_path / "data" / "hum-low" / "00"
+    kept = {suffix: (shard.parent / f"00{suffix}").read_bytes() for suffix in (".i16", ".f32", ".jsonl")}
+    assert whole.seconds > 20
+    with open(f"{shard}.jsonl", "r+b") as index:  # as if killed in the middle of a line, two utterances ago
+        lines = index.read().splitlines(keepends=True)
+        index.truncate(sum(map(len, lines[:-2])) + 5)
+    again = make(tmp_path, hours=0.01)
+    assert {suffix: (shard.parent / f"00{suffix}").read_bytes() for suffix in kept} == kept
+    assert [u.text for u in again.train] == [u.text for u in whole.train]
+
+
+def test_held_out_texts_are_in_no_crop(tmp_path):
+    corpus = make(tmp_path, hours=0.02)
+    assert [u.number for u in corpus.held_out] == [0] and all(u.number % texts.HELD_OUT for u in corpus.train)
+    lines = [json.loads(line) for line in (tmp_path / "data" / "hum-low" / "00.jsonl").read_text().splitlines()]
+    assert not any("zero" in line["text"] for line in lines)  # what the teacher refused is left out
+
+
+def test_crops_are_stretches_of_the_speech(tmp_path):
+    corpus = make(tmp_path, hours=0.01)
+    crops = corpus.crops(np.random.default_rng(0), 16, 6, starts=0.5, gain_db=0)
+    assert crops.samples.shape == (16, 6 * 1920) and crops.rows.shape == (16, 82, 48)
+    assert 4 <= int(crops.first.sum()) <= 14
+    u = corpus.train[0]
+    whole = corpus.rows(u)[0]
+    cut = corpus.crops(np.random.default_rng(1), 64, 6, starts=1, gain_db=0)
+    best = min((cut.rows[i] - whole[:, :48]).abs().max() for i in range(64))
+    assert best < 1e-4  # features of a crop are those of the utterance there
+
+
+def test_marks_tell_when_words_end(tmp_path):
+    u = next(u for u in make(tmp_path, hours=0.01).train if len(u.text.split()) > 4)
+    ends = [seconds for _, seconds in u.marks]
+    assert ends == sorted(ends) and abs(ends[0] - 0.1) < 0.02
+    assert u.marks[-1][0] == len(u.text) and ends[-1] < u.frames * 0.08
+
+
+@pytest.mark.parametrize("hz", [70, 110, 220, 380])
+def test_pitch_of_a_tone_with_overtones(hz):
+    t = np.arange(RATE) / RATE
+    tone = sum(0.1 * np.sin(2 * np.pi * hz * k * t) for k in range(1, 8))
+    found = features.pitch(np.concatenate((np.zeros(RATE // 2), tone)))
+    assert len(found) == 150 and (found[:45] < 0).all()
+    assert np.abs(found[60:140] / hz - 1).max() < 0.01
+
+
+def test_pitch_of_noise_is_none():
+    assert (features.pitch(0.1 * np.random.default_rng(0).standard_normal(RATE)) < 0).mean() > 0.9
+
+
+def test_packed_columns_come_back():
+    rows = torch.randn(2, 82, 24)
+    assert torch.equal(features.unpack(features.pack(rows)), rows)
+
+
+def test_the_reader_has_the_words_the_prompt_needs(tmp_path):
+    merges = learn_merges(["the assistant said that there is something else there"] * 3, 300)
+    (tmp_path / "merges.txt").write_text("\n".join(merges))
+    reader = Reader(tiny_nano(tmp_path), read_merges(tmp_path / "merges.txt"))
+    ids, letters = reader.read("the assistant")
+    assert ids == reader.encode("the assistant") and letters == sorted(letters) and 0 < letters[0] < 3
+    assert [reader.token(i) for i in reader.encode("assistant")] == ["assistant"]
+    assert reader.id("<tts_text_eod>") < tiny_nano(tmp_path).text_vocab <= reader.id("<|codec_0|>")

@@ -1,0 +1,170 @@
+"""A stage stopped at any step comes to the same weights as one that was not; each stage learns something tiny."""
+
+import numpy as np
+import pytest
+import torch
+from tiny_training import Humming, tiny_nano
+from torch import nn
+
+from training import teachers
+from training.codec import Adversarial, Latents, Vocoder
+from training.corpus import Corpus
+from training.data import main as make_data
+from training.loop import CHECKPOINT, train, trained
+from training.optim import orthogonalized
+from training.talker import TalkerStage
+from training.talker_data import TalkerData, all_codes
+from training.text import read_merges
+
+
+@pytest.fixture(scope="module")
+def nano(tmp_path_factory):
+    return tiny_nano(tmp_path_factory.mktemp("config"))
+
+
+@pytest.fixture(scope="module")
+def corpus(nano, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "data.noun").write_text('0 | "nothing to see"')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(teachers.TEACHERS, "hum", Humming)
+        make_data([str(nano.path), str(folder), "--voice", "hum:low", "--hours", "0.02", "--wordnet", str(folder)])
+    (folder / "nano").write_text("")
+    corpus = Corpus(folder)
+    corpus.folder = folder
+    return corpus
+
+
+@pytest.fixture(scope="module")
+def latents(nano, corpus, tmp_path_factory):
+    """A folder with a few steps of the first stage."""
+    work = tmp_path_factory.mktemp("work")
+    train(upto(Latents, 3, nano, corpus, "cpu"), work)
+    return work
+
+
+def upto(kind, steps: int, *arguments):
+    """A stage that begins from seed 0 and is over after `steps`."""
+    torch.manual_seed(0)
+    stage = kind(*arguments)
+    stage.steps = steps
+    return stage
+
+
+def talker_data(nano, corpus, work) -> TalkerData:
+    codes = {}
+    rng = np.random.default_rng(0)
+    for u in [*corpus.train, *corpus.held_out]:
+        codes[f"{u.voice}/{u.number}"] = np.pad(rng.integers(0, 12, (u.frames, 3)), ((0, 0), (0, 13)))
+    return TalkerData(nano, corpus, codes, read_merges(corpus.folder / "merges.txt"), silent=0.3)
+
+
+@pytest.mark.parametrize("kind", ["latents", "vocoder", "adversarial", "talker"])
+def test_a_stopped_stage_takes_the_same_next_step(kind, nano, corpus, latents, tmp_path):
+    if kind in ("vocoder", "adversarial"):
+        (tmp_path / "latents").symlink_to(latents / "latents")
+    if kind == "adversarial":
+        train(upto(Vocoder, 1, nano, corpus, tmp_path, "cpu"), tmp_path)
+    stage, arguments = {
+        "latents": (Latents, (nano, corpus, "cpu")), "vocoder": (Vocoder, (nano, corpus, tmp_path, "cpu")),
+        "adversarial": (Adversarial, (nano, corpus, tmp_path, "cpu")),
+        "talker": (TalkerStage, (nano, talker_data(nano, corpus, tmp_path), "cpu"))}[kind]
+
+    def run(folder, *slices):
+        for most in slices:
+            ended = train(upto(stage, 3, *arguments), folder, most=most)
+        assert ended
+        return torch.load(folder / kind / CHECKPOINT, weights_only=True)
+
+    whole, halves = run(tmp_path / "whole", 3), run(tmp_path / "halves", 1, 2)
+    assert whole["step"] == halves["step"] == 3
+    for name, value in whole["modules"].items():
+        assert torch.equal(value, halves["modules"][name]), name
+
+
+def test_a_slice_of_time_ends_with_a_checkpoint(nano, corpus, tmp_path):
+    stage = upto(Latents, 10**6, nano, corpus, "cpu")
+    assert train(stage, tmp_path, minutes=0.01) is False
+    done = torch.load(tmp_path / "latents" / CHECKPOINT, weights_only=True)["step"]
+    assert 0 < done < 1000
+    assert set(trained(tmp_path / "latents")) == {"encoder", "code2wav"}
+
+
+def test_nothing_trained_yet_is_said(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nothing trained"):
+        trained(tmp_path / "latents")
+
+
+class Falling:
+    """A stage of one number whose held-out loss gets worse from the third report on."""
+
+    name, steps, rate, average, patience = "falling", 100, 0.1, 0, 2
+
+    def __init__(self):
+        self.modules = nn.ModuleDict(dict(one=nn.Linear(1, 1, bias=False)))
+        self.optimizers = [torch.optim.SGD(self.modules.parameters(), lr=0.1)]
+        self.reports = 0
+
+    def step(self, number, rng):
+        loss = self.modules["one"].weight.sum()
+        loss.backward()
+        return {"loss": loss.detach()}
+
+    def report(self):
+        self.reports += 1
+        return {"loss": abs(self.reports - 3)}
+
+
+def test_the_best_weights_are_kept_and_patience_ends(tmp_path):
+    stage = Falling()
+    assert train(stage, tmp_path, evaluate_every=5) is True
+    assert stage.reports == 6  # the third was best, the patience of two is over after three worse ones
+    last = torch.load(tmp_path / "falling" / CHECKPOINT, weights_only=True)
+    assert last["step"] == 30 and trained(tmp_path / "falling")["one"]["weight"] > last["modules"]["one.weight"]
+
+
+def test_orthogonalized_matrices_have_singular_values_of_about_one():
+    m = torch.randn(24, 40, generator=torch.Generator().manual_seed(0)) * torch.logspace(-2, 1, 24)[:, None]
+    values = torch.linalg.svdvals(orthogonalized(m).float())
+    assert values.max() < 1.3 and values.median() > 0.6
+    assert torch.equal(orthogonalized(m.mT), orthogonalized(m).mT)
+
+
+def learned(stage, steps: int, name: str, rate: float = 3e-3) -> tuple[float, float]:
+    """A loss at the first and the last of some steps on always the same batch."""
+    values = []
+    for _ in range(steps):
+        for o in stage.optimizers:
+            o.zero_grad()
+            for group in o.param_groups:
+                group["lr"] = rate
+        torch.manual_seed(1)
+        values.append(float(stage.step(1, np.random.default_rng(1))[name]))
+        for o in stage.optimizers:
+            o.step()
+    return values[0], values[-1]
+
+
+def test_the_latents_learn_a_batch(nano, corpus):
+    before, after = learned(upto(Latents, 1, nano, corpus, "cpu"), 20, "mel")
+    assert after < 0.8 * before
+
+
+def test_the_vocoder_learns_a_batch(nano, corpus, latents):
+    before, after = learned(upto(Vocoder, 1, nano, corpus, latents, "cpu"), 12, "mel")
+    assert after < 0.9 * before
+
+
+def test_the_talker_learns_a_batch_and_looks_at_the_text(nano, corpus, tmp_path):
+    stage = upto(TalkerStage, 1, nano, talker_data(nano, corpus, tmp_path), "cpu")
+    batch = stage.data.collate(stage.data.train[:4], np.random.default_rng(0))
+    optimizer = torch.optim.AdamW(stage.modules.parameters(), lr=3e-3)
+    seen = []
+    for _ in range(30):
+        losses = stage.losses(batch)
+        seen.append({name: float(value.detach()) for name, value in losses.items()})
+        optimizer.zero_grad()
+        (losses["first"] + losses["rest"] + losses["guide"]).backward()
+        optimizer.step()
+    assert seen[-1]["first"] < 0.4 * seen[0]["first"] and seen[-1]["rest"] < 0.8 * seen[0]["rest"]
+    assert seen[-1]["guide"] < 0.7 * seen[0]["guide"] and seen[-1]["text"] > seen[0]["text"]

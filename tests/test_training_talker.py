@@ -1,0 +1,116 @@
+"""What the talker is trained on is what the product shows it when it speaks."""
+
+import numpy as np
+import pytest
+import torch
+from test_training_loop import corpus, nano, talker_data  # noqa: F401 - fixtures
+
+from training import batched
+from training.export import export, file_tensors
+from training.talker import EOS, TalkerStage
+from training.text import read_merges
+from training.talker_data import NOTHING, SPEAKER
+from tts_cli.engine import SpeechRequest
+from tts_cli.loading import load_engine
+from tts_cli.qwen3tts.pair import Pair
+
+
+@pytest.fixture(scope="module")
+def stage(nano, corpus, tmp_path_factory):  # noqa: F811
+    torch.manual_seed(0)
+    return TalkerStage(nano, talker_data(nano, corpus, tmp_path_factory.mktemp("codes")), "cpu")
+
+
+@pytest.fixture(scope="module")
+def pair(stage, nano, corpus, tmp_path_factory):  # noqa: F811
+    merges = read_merges(corpus.folder / "merges.txt")
+    return export(nano, stage.speech, merges, tmp_path_factory.mktemp("pair"), type="f32")
+
+
+@pytest.mark.parametrize("full", [0, 1])
+@torch.no_grad()
+def test_rows_are_those_of_the_engine(stage, pair, full):
+    """Prompt, overlay and frames of a training item, against the engine's own embedding of the same request."""
+    data = stage.data
+    data.full, data.silent = full, 0
+    u = data.train[3]
+    for draw in range(20):  # until the language drawn is the one asked for below
+        batch = data.collate([u], np.random.default_rng(draw))
+        if batch.codec[0, 4] == data.special.think_bos and batch.codec[0, 3] == data.special.think:
+            break
+    rows = stage.rows(batch, replace=0)[0]
+    engine = load_engine(*pair, device="cpu", dtype="float32")
+    clip = stage.speech.speaker_encoder(batch.clips[0])
+    voice = engine.voice_from_clip(np.zeros(24000, np.float32), "v")
+    voice = type(voice)("v", clip.numpy(), None, None, engine.pair.fingerprint(), engine.pair.name)
+    plan = engine.plan(SpeechRequest(u.text, voice=voice, language="english",
+                                     text_mode="full" if full else "streaming"))
+    prompt = engine.embed(plan.prompt)
+    start = int(batch.starts[0])
+    assert len(prompt.rows) == start and (rows[:start] - prompt.rows).abs().max() < 1e-5
+    overlays = prompt.overlays()
+    for t in range(u.frames):
+        frame = engine.models.predictor.embed_frame(batch.codes[0, t]) + next(overlays)
+        assert (rows[start + t] - frame).abs().max() < 1e-5
+    assert (batch.codec[0] == SPEAKER).sum() == 1 and (batch.codec[0, start:] == NOTHING).all()
+
+
+@torch.no_grad()
+def test_losses_are_the_products_own_likelihoods(stage, pair):
+    """Cross entropy of codebook 0, step by step with the engine's cache; EOS is the last target."""
+    u = stage.data.train[0]
+    batch = stage.data.collate([u], np.random.default_rng(2))
+    talker = load_engine(*pair, device="cpu", dtype="float32").models.talker
+    cache = talker.decoder.new_cache(8)
+    rows, start = stage.rows(batch, 0)[0], int(batch.starts[0])
+    hidden, entropy = talker.prefill(rows[:start], cache), 0.0
+    targets = [*batch.codes[0, :, 0].tolist(), EOS]
+    for t, target in enumerate(targets):
+        entropy -= float(talker.logits(hidden).log_softmax(-1)[target])
+        if t < u.frames:
+            hidden = talker.step(rows[start + t], cache)
+    assert float(stage.losses(batch)["first"]) == pytest.approx(entropy / len(targets), abs=1e-3)
+
+
+@torch.no_grad()
+def test_the_words_keys_follow_the_sound(stage):
+    stage.data.full = 1
+    u = stage.data.train[5]
+    batch = stage.data.collate([u], np.random.default_rng(0))
+    ids, _ = stage.data.reader.read(u.text)
+    assert batch.text[0][batch.keys[0]].tolist() == ids
+    centres = batch.centres[0][batch.keys[0]]
+    assert (centres.diff() >= 0).all() and 1 <= centres[0] and centres[-1] <= u.frames
+
+
+@torch.no_grad()
+def test_padding_changes_nothing(stage):
+    """An utterance alone and beside a longer one: the same loss, as long as nothing is drawn."""
+    data = stage.data
+    data.full, data.silent = 1, 1
+    short, long = data.train[0], data.train[-1]
+    alone, both = (data.collate(us, np.random.default_rng(4)) for us in ([short], [short, long]))
+    n = alone.text.shape[1]
+    hidden = [batched.decoder(stage.speech.talker.decoder, stage.rows(b, 0))[0][0, :n] for b in (alone, both)]
+    assert (hidden[0] - hidden[1]).abs().max() < 1e-5
+
+
+def test_the_pair_is_one_and_speaks(pair, stage):
+    opened = Pair.open(*pair)
+    assert opened.kind == "base" and opened.special.public_languages == ["english"]
+    assert opened.predictor.codes == opened.code2wav.codes == 64
+    engine = load_engine(*pair, device="cpu")
+    speech = engine.speak(SpeechRequest("Hello there.", seed=1, max_frames=5))
+    samples = np.concatenate([chunk.samples for chunk in speech])
+    assert len(samples) == 1920 * len(np.concatenate([c.codes for c in engine.speak(
+        SpeechRequest("Hello there.", seed=1, max_frames=5))])) > 0 and np.isfinite(samples).all()
+
+
+@torch.no_grad()
+def test_the_files_hold_what_was_trained(pair, stage, nano):  # noqa: F811
+    models = load_engine(*pair, device="cpu", dtype="float32", graphs=False).pair
+    written = file_tensors(nano, stage.speech)
+    for file in (models.talker, models.mmproj):
+        assert set(file.tensors) <= set(written)
+    for part in ("code2wav", "talker"):
+        assert part in dict(stage.speech.named_children())

@@ -1,0 +1,131 @@
+"""How good a codec or a whole model is.
+
+    python -m training.evaluate codec CONFIG DATA WORK [--stage vocoder] [--count 40] [--keep DIR]
+    python -m training.evaluate speech CONFIG DATA PAIR [--count 50] [--seeds 3] [--keep DIR]
+
+codec    held-out utterances through encoder, codes and the shipped decoder
+speech   held-out texts through the finished pair (training.export), as `tts` speaks them; PAIR is its folder
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import torch
+
+from training.codec_model import Codec, load_codec
+from training.corpus import Corpus
+from training.ears import Ears, Tally, words
+from training.features import RATE, log_mel, pitch, pitch_rows
+from training.loop import prepare, trained
+from training.losses import feature_figures
+from training.model import Nano
+from tts_cli.engine import SpeechRequest
+from tts_cli.loading import load_engine
+from tts_cli.qwen3tts.layers import StreamState
+
+_START = 30 * RATE // 1000      # where a click at the start would be
+_TWICE = 1.6                    # as many words as were asked for: something was said again
+
+
+def codec_report(codec: Codec, corpus: Corpus, count: int, ears: Ears | None, keep: Path | None = None
+                 ) -> dict[str, float]:
+    """Figures of `losses.feature_figures` from the sound, and
+
+    wer, wer_real  per cent of words, of the decoded and the original sound (with `ears`)
+    start_db       how much louder the first 30 ms are at most than in the original, the worst case
+    streamed       largest difference between one frame at a time and all at once
+    """
+    found, true, made_tally, real_tally = [], [], Tally(), Tally()
+    start_db, streamed = -120.0, 0.0
+    for u in corpus.held_out[:count]:
+        real = corpus.samples(u)
+        codes = codec.encode(corpus.rows(u))
+        made = codec.speak(codes).numpy()
+        state = StreamState()
+        with torch.no_grad():
+            pieces = torch.cat([codec.code2wav.push(codes[i:i + 1], state) for i in range(len(codes))]).numpy()
+        streamed = max(streamed, float(np.abs(pieces - made).max()))
+        levels = [20 * np.log10(np.abs(x[:_START]).max() + 1e-3) for x in (made, real)]
+        start_db = max(start_db, float(levels[0] - levels[1]))
+        samples = torch.from_numpy(made)[None]
+        found.append(torch.cat((log_mel(samples), pitch_rows(torch.from_numpy(pitch(made))[None])), 1))
+        true.append(corpus.rows(u))
+        if ears:
+            made_tally.add(u.text, ears(made))
+            real_tally.add(u.text, ears(real))
+        if keep:
+            _write(keep / f"{u.number}.wav", made)
+    figures = feature_figures(torch.cat(found, -1), torch.cat(true, -1))
+    if ears:
+        figures |= {"wer": made_tally.rate, "wer_real": real_tally.rate}
+    return figures | {"start_db": start_db, "streamed": streamed}
+
+
+def speech_report(pair: Path, corpus: Corpus, count: int, seeds: int, ears: Ears | None, keep: Path | None = None,
+                  most: int | None = None) -> dict[str, float]:
+    """Held-out texts in the voice of a clip that the talker knows; `most` frames each, when given.
+
+    wer, wer_short, wer_long (under and over 100 letters), ended (per cent by EOS), twice (per cent said again),
+    speed (times real time) and load (seconds)."""
+    started = time.perf_counter()
+    talker = next(p for p in sorted(pair.glob("*.gguf")) if not p.name.startswith("mmproj"))
+    engine = load_engine(talker, device="cpu")
+    load = time.perf_counter() - started
+    texts = corpus.held_out[:count]
+    voice = engine.voice_from_clip(corpus.samples(corpus.train[0]), "known")
+    tallies = {name: Tally() for name in ("wer", "wer_short", "wer_long")}
+    ended = twice = seconds = spent = 0.0
+    for u in texts:
+        for seed in range(seeds):
+            speech = engine.speak(SpeechRequest(u.text, seed=seed, voice=voice, max_frames=most))
+            samples = np.concatenate([chunk.samples for chunk in speech])
+            ended += speech.result.finish_reason == "eos"
+            seconds += len(samples) / RATE
+            spent += speech.result.wall_seconds
+            if keep:
+                _write(keep / f"{u.number}-{seed}.wav", samples)
+            if ears:
+                heard = ears(samples)
+                for name in ("wer", "wer_long" if len(u.text) > 100 else "wer_short"):
+                    tallies[name].add(u.text, heard)
+                twice += len(words(heard)) > _TWICE * len(words(u.text))
+    runs = len(texts) * seeds
+    figures = {name: tally.rate for name, tally in tallies.items()} | {"twice": 100 * twice / runs} if ears else {}
+    return figures | {"ended": 100 * ended / runs, "speed": seconds / spent, "load": load}
+
+
+def _write(path: Path, samples: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(path, samples, RATE)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m training.evaluate", description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("codec", "speech"))
+    parser.add_argument("config", type=Path)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("model", type=Path, help="the folder of the stages, or that of the pair")
+    parser.add_argument("--stage", default="vocoder", help="which stage's decoder: vocoder or adversarial")
+    parser.add_argument("--count", type=int, default=40, help="held-out utterances")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--keep", type=Path, help="write the sound here")
+    parser.add_argument("--deaf", action="store_true", help="without word error rates, which need faster-whisper")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args(arguments)
+    prepare(args.threads)
+    corpus = Corpus(args.data)
+    ears = None if args.deaf else Ears(threads=args.threads)
+    if args.what == "codec":
+        codec = load_codec(Nano.read(args.config), trained(args.model / args.stage))
+        figures = codec_report(codec, corpus, args.count, ears, args.keep)
+    else:
+        figures = speech_report(args.model, corpus, args.count, args.seeds, ears, args.keep)
+    for name, value in figures.items():
+        print(f"{name:<14}{value:10.3f}")
+
+
+if __name__ == "__main__":
+    main()
