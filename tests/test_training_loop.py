@@ -10,10 +10,10 @@ from training import teachers
 from training.codec import Adversarial, Latents, Vocoder
 from training.corpus import Corpus
 from training.data import main as make_data
-from training.loop import CHECKPOINT, train, trained
+from training.loop import CHECKPOINT, prepare, train, trained
 from training.optim import orthogonalized
 from training.talker import TalkerStage
-from training.talker_data import TalkerData, all_codes
+from training.talker_data import TalkerData
 from training.text import read_merges
 
 
@@ -132,6 +132,7 @@ def test_orthogonalized_matrices_have_singular_values_of_about_one():
 
 def learned(stage, steps: int, name: str, rate: float = 3e-3) -> tuple[float, float]:
     """A loss at the first and the last of some steps on always the same batch."""
+    prepare(threads=1)
     values = []
     for _ in range(steps):
         for o in stage.optimizers:

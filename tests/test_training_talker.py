@@ -6,12 +6,13 @@ import torch
 from test_training_loop import corpus, nano, talker_data  # noqa: F401 - fixtures
 
 from training import batched
-from training.export import export, file_tensors
+from training.export import export
 from training.talker import EOS, TalkerStage
-from training.text import read_merges
 from training.talker_data import NOTHING, SPEAKER
+from training.text import read_merges
 from tts_cli.engine import SpeechRequest
 from tts_cli.loading import load_engine
+from tts_cli.qwen3tts.engine import Qwen3TTSEngine
 from tts_cli.qwen3tts.pair import Pair
 
 
@@ -80,7 +81,7 @@ def test_the_words_keys_follow_the_sound(stage):
     ids, _ = stage.data.reader.read(u.text)
     assert batch.text[0][batch.keys[0]].tolist() == ids
     centres = batch.centres[0][batch.keys[0]]
-    assert (centres.diff() >= 0).all() and 1 <= centres[0] and centres[-1] <= u.frames
+    assert (centres.diff() >= 0).all() and centres[0] >= 1 and centres[-1] <= u.frames
 
 
 @torch.no_grad()
@@ -107,10 +108,11 @@ def test_the_pair_is_one_and_speaks(pair, stage):
 
 
 @torch.no_grad()
-def test_the_files_hold_what_was_trained(pair, stage, nano):  # noqa: F811
-    models = load_engine(*pair, device="cpu", dtype="float32", graphs=False).pair
-    written = file_tensors(nano, stage.speech)
-    for file in (models.talker, models.mmproj):
-        assert set(file.tensors) <= set(written)
-    for part in ("code2wav", "talker"):
-        assert part in dict(stage.speech.named_children())
+def test_the_files_hold_what_was_trained(pair, stage):
+    engine = Qwen3TTSEngine.open(*pair, device="cpu", dtype="float32", compiled=False)
+    engine.load()
+    for part in ("code2wav", "talker", "predictor"):
+        loaded = dict(getattr(engine.models, part).named_parameters())
+        for name, value in getattr(stage.speech, part).named_parameters():
+            # Convolutions are stored in 16 bits whatever the type asked for.
+            assert torch.allclose(value, loaded[name].float(), rtol=1e-3, atol=1e-5), f"{part}.{name}"

@@ -6,7 +6,6 @@ from torch import Tensor, nn
 
 from training import batched
 from training.features import COLUMNS, PACKED, ROWS, unpack
-from training.fsq import FSQ
 from training.model import BOOKS, Nano, Speech, code2wav_config, initialize
 from tts_cli.qwen3tts.code2wav import Code2Wav
 from tts_cli.qwen3tts.layers import StreamState

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.features import COLUMNS, FRAME, MARGIN, HOP, log_mel, pitch_rows
+from training.features import COLUMNS, FRAME, HOP, MARGIN, log_mel, pitch_rows
 from training.texts import is_held_out
 
 

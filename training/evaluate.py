@@ -27,6 +27,10 @@ from tts_cli.loading import load_engine
 from tts_cli.qwen3tts.layers import StreamState
 
 _START = 30 * RATE // 1000      # where a click at the start would be
+# What is good enough: name -> the most, or the least for those in `_MORE_IS_BETTER`.
+BARS = {"codec": dict(wer=7, pitch_r2=0.85, start_db=6, streamed=1e-5),
+        "speech": dict(wer=10, twice=0, ended=99, speed=5, load=1)}
+_MORE_IS_BETTER = ("pitch_r2", "ended", "speed")
 _TWICE = 1.6                    # as many words as were asked for: something was said again
 
 
@@ -97,6 +101,15 @@ def speech_report(pair: Path, corpus: Corpus, count: int, seeds: int, ears: Ears
     return figures | {"ended": 100 * ended / runs, "speed": seconds / spent, "load": load}
 
 
+def verdict(what: str, name: str, value: float) -> str:
+    """Whether a figure is good enough; "" where no bar is set."""
+    if name not in BARS[what]:
+        return ""
+    bar, least = BARS[what][name], name in _MORE_IS_BETTER
+    good = value >= bar if least else value <= bar
+    return f"{'good' if good else 'NOT GOOD'} ({'at least' if least else 'at most'} {bar:g})"
+
+
 def _write(path: Path, samples: np.ndarray) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     soundfile.write(path, samples, RATE)
@@ -124,7 +137,7 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         figures = speech_report(args.model, corpus, args.count, args.seeds, ears, args.keep)
     for name, value in figures.items():
-        print(f"{name:<14}{value:10.3f}")
+        print(f"{name:<14}{value:10.3f}   {verdict(args.what, name, value)}".rstrip())
 
 
 if __name__ == "__main__":

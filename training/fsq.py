@@ -49,7 +49,7 @@ class FSQ:
         return ((z.float() + (offset / reach).atanh()).tanh() * reach - offset) / self._half
 
     def quantize(self, z: Tensor) -> Tensor:
-        """z [..., dims] -> values [..., dims] in [-1, 1], each a level; the gradient passes as if nothing was rounded."""
+        """z [..., dims] -> values [..., dims] in [-1, 1], each a level; the gradient passes unrounded."""
         bounded = self.bound(z)
         return bounded + ((bounded * self._half).round() / self._half - bounded).detach()
 

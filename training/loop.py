@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 REPORT = 50         # steps between two lines
 SAVE_MINUTES = 5.0
+MOST_GRADIENT = 1.0     # norm to which gradients are cut
 CHECKPOINT, BEST = "checkpoint.pt", "best.pt"
 
 
@@ -53,7 +54,7 @@ def schedule(step: int, steps: int, warmup: int = 60, least: float = 0.02) -> fl
 
 
 def train(stage: Stage, work: Path, minutes: float = float("inf"), most: float = float("inf"),
-          evaluate_every: int = 500, clip: float = 1.0) -> bool:
+          evaluate_every: int = 500) -> bool:
     """Go on from the last checkpoint for `minutes` or `most` steps, or to the end; whether the end is reached."""
     folder = work / stage.name
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,55 +62,80 @@ def train(stage: Stage, work: Path, minutes: float = float("inf"), most: float =
     done, best = _load(stage, averages, folder / CHECKPOINT)
     last = done + most
     started = saved = time.monotonic()
-    sums, count = defaultdict(float), 0
-    log = open(folder / "log.txt", "a", encoding="utf-8")
-
-    def say(line: str) -> None:
-        print(line, flush=True)
-        print(line, file=log, flush=True)
-
+    losses = Means()
     while not _ended(stage, best, done) and done < last and time.monotonic() - started < 60 * minutes:
-        torch.manual_seed(done)
-        for optimizer in stage.optimizers:
-            optimizer.zero_grad(set_to_none=True)
-            for group in optimizer.param_groups:
-                group["lr"] = stage.rate * schedule(done, stage.steps) * group.get("scale", 1.0)
-        losses = stage.step(done, np.random.default_rng((done, 1)))
-        norm = nn.utils.clip_grad_norm_([p for o in stage.optimizers for g in o.param_groups for p in g["params"]], clip)
-        if torch.isfinite(norm):  # one bad batch must not end a night's work
-            for optimizer in stage.optimizers:
-                optimizer.step()
+        losses.add(update(stage, done))
         if averages:
             averages.update(stage.modules, done)
         done += 1
-        for name, value in (*losses.items(), ("grad", norm)):
-            sums[name] += float(value)
-        count += 1
         if done % REPORT == 0 or done == stage.steps:
-            means = "  ".join(f"{name} {value / count:.3f}" for name, value in sums.items())
-            say(f"{stage.name} {done}/{stage.steps}  {(time.monotonic() - started) / 60:.1f} min  {means}")
-            sums.clear()
-            count = 0
+            minute = f"{(time.monotonic() - started) / 60:.1f} min"
+            _say(folder, f"{stage.name} {done}/{stage.steps}  {minute}  {losses.take()}")
         if done % evaluate_every == 0 or done == stage.steps:
-            for module in stage.modules.values():
-                module.eval()
-            with torch.no_grad():
-                held_out = stage.report()
-            if held_out:
-                say(f"{stage.name} {done} held out  " + "  ".join(f"{k} {v:.3f}" for k, v in held_out.items()))
-            for module in stage.modules.values():
-                module.train()
-            if "loss" in held_out:
-                better = held_out["loss"] < best["loss"]
-                best = dict(loss=held_out["loss"], since=0) if better else dict(best, since=best["since"] + 1)
-                if better:
-                    _write(dict(modules=stage.modules.state_dict(), average=None), folder / BEST)
+            best = _evaluate(stage, done, best, folder)
         if time.monotonic() - saved > 60 * SAVE_MINUTES:
             _save(stage, averages, done, best, folder / CHECKPOINT)
             saved = time.monotonic()
     _save(stage, averages, done, best, folder / CHECKPOINT)
-    log.close()
     return _ended(stage, best, done)
+
+
+def update(stage: Stage, number: int) -> dict[str, float]:
+    """One step of all optimizers; the losses, and the norm of the gradient as `grad`."""
+    torch.manual_seed(number)
+    groups = [group for optimizer in stage.optimizers for group in optimizer.param_groups]
+    for group in groups:
+        group["lr"] = stage.rate * schedule(number, stage.steps) * group.get("scale", 1.0)
+    for optimizer in stage.optimizers:
+        optimizer.zero_grad(set_to_none=True)
+    losses = stage.step(number, np.random.default_rng((number, 1)))
+    norm = nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], MOST_GRADIENT)
+    if torch.isfinite(norm):  # one bad batch must not end a night's work
+        for optimizer in stage.optimizers:
+            optimizer.step()
+    return {name: float(value) for name, value in losses.items()} | {"grad": float(norm)}
+
+
+def _evaluate(stage: Stage, done: int, best: dict[str, float], folder: Path) -> dict[str, float]:
+    """Report on held-out data and keep the weights where they are the best; what is the best now."""
+    stage.modules.eval()
+    with torch.no_grad():
+        figures = stage.report()
+    stage.modules.train()
+    if figures:
+        _say(folder, f"{stage.name} {done} held out  {_line(figures)}")
+    if "loss" not in figures:
+        return best
+    if figures["loss"] >= best["loss"]:
+        return dict(best, since=best["since"] + 1)
+    _write(dict(modules=stage.modules.state_dict(), average=None), folder / BEST)
+    return dict(loss=figures["loss"], since=0)
+
+
+def _say(folder: Path, line: str) -> None:
+    print(line, flush=True)
+    with open(folder / "log.txt", "a", encoding="utf-8") as log:
+        log.write(line + "\n")
+
+
+def _line(figures: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {value:.3f}" for name, value in figures.items())
+
+
+class Means:
+    """Of all that is added, until it is taken."""
+
+    def __init__(self):
+        self._sums: dict[str, list[float]] = defaultdict(list)
+
+    def add(self, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._sums[name].append(value)
+
+    def take(self) -> str:
+        line = _line({name: sum(values) / len(values) for name, values in self._sums.items()})
+        self._sums.clear()
+        return line
 
 
 def _ended(stage: Stage, best: Mapping[str, float], done: int) -> bool:

@@ -8,7 +8,6 @@ codes and recites, and the first wrong code of free running leads it astray.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -27,6 +26,7 @@ from training.text import read_merges
 EOS = CODEC_IDS["codec_eos_token_id"]
 _SPREAD = 2.0           # frames around its time in which a token may be looked at
 _HELD_OUT = 32          # utterances in a report
+_PLAIN = dict(dropout=0.0, replace=0.0, frames_share=1, end_weight=1.0)
 
 
 class TalkerStage:
@@ -46,22 +46,19 @@ class TalkerStage:
     def step(self, number: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
         batch = self.data.batch(rng, self.values["batch"]).to(self.device)
         with torch.autocast(self.device, torch.bfloat16):
-            losses = self.losses(batch, self.values["dropout"], self.values["replace"], self.values["frames_share"])
+            losses = self.losses(batch, training=True)
         (losses["first"] + losses["rest"] + self.values["guide"] * losses["guide"]).backward()
         return {name: value.detach() for name, value in losses.items()}
 
-    def losses(self, batch: Batch, dropout: float = 0, replace: float = 0, share: float = 1) -> dict[str, Tensor]:
-        """Cross entropies in nats, and how the watched head looks at the text.
-
-        dropout  in the talker
-        replace  share of the fed-back codes of books 1.. that become other frames' codes, and a tenth of it of book 0
-        share    of the frames that the predictor is trained on
+    def losses(self, batch: Batch, training: bool = False) -> dict[str, Tensor]:
+        """Cross entropies in nats, and how the watched head looks at the text; when training, made harder.
 
         first    of codebook 0 and the end;  rest: of a code of the other books
         guide    -log of the watched head's attention near the right text;  text: all it gives to the text
         """
-        x = self.rows(batch, replace)
-        hidden, seen = batched.decoder(self.speech.talker.decoder, x, dropout, self.values["watch"])
+        v = self.values if training else self.values | _PLAIN
+        x = self.rows(batch, v["replace"])
+        hidden, seen = batched.decoder(self.speech.talker.decoder, x, v["dropout"], v["watch"])
         index = batch.starts[:, None] - 1 + torch.arange(batch.codes.shape[1] + 1, device=x.device)
         real = torch.arange(index.shape[1], device=x.device) <= batch.lengths[:, None]  # the end is the last target
         target = torch.full(index.shape, EOS, device=x.device)
@@ -70,18 +67,21 @@ class TalkerStage:
         at = hidden.gather(1, index.clamp(max=x.shape[1] - 1)[..., None].expand(-1, -1, x.shape[-1]))
         logits = F.linear(at[real], self.speech.talker.head).float()
         weights = torch.ones(logits.shape[-1], device=x.device)
-        weights[EOS] = self.values["end_weight"] if dropout else 1
+        weights[EOS] = v["end_weight"]
         first = F.cross_entropy(logits, target[real], weights)
         said = real & (torch.arange(index.shape[1], device=x.device) < batch.lengths[:, None])
         frames, codes = at[said], batch.codes[said[:, :-1]]
-        if share < 1:
-            chosen = torch.randperm(len(frames), device=x.device)[:max(1, int(share * len(frames)))]
+        if v["frames_share"] < 1:
+            chosen = torch.randperm(len(frames), device=x.device)[:max(1, int(v["frames_share"] * len(frames)))]
             frames, codes = frames[chosen], codes[chosen]
         guide, text = self._guide(seen.float(), batch, index, said)
         return {"first": first, "rest": self._rest(frames, codes).mean(), "guide": guide, "text": text}
 
     def rows(self, batch: Batch, replace: float) -> Tensor:
-        """The talker's input [B, n, H], as `Qwen3TTSEngine.embed` and the loop make it."""
+        """The talker's input [B, n, H], as `Qwen3TTSEngine.embed` and the loop make it.
+
+        replace  share of the fed-back codes of books 1 .. that become those of other frames, a tenth of it of book 0
+        """
         predictor = self.speech.predictor
         x = self.speech.text_embedding(batch.text)
         tags = predictor.first_embedding[batch.codec.clamp(min=0)]

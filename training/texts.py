@@ -16,9 +16,9 @@ _PLACES = ("London", "Paris", "the station", "the library", "New York", "the old
            "the harbour", "school", "the airport", "the garden", "Chicago", "the museum")
 _THINGS = ("the window", "a cup of tea", "two tickets", "the report", "your coat", "the blue box", "a good book",
            "the next train", "some bread", "my umbrella", "the answer", "a new phone", "the keys", "dinner")
-_ONES = ("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-         "seventeen eighteen nineteen").split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+_ONES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+         "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 _TEMPLATES = (
     "{name} will meet you at {place} in {n} minutes.", "Have you seen {name} near {place}?",
     "It costs {n} dollars and {m} cents.", "Where did you put {thing}?", "Please bring {thing} to {place}.",
