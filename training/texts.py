@@ -8,7 +8,7 @@ from pathlib import Path
 _SIMPLE = re.compile(r"[A-Za-z][A-Za-z ,.'?!;:-]*")
 _SHORTEST, _LONGEST = 3, 100    # letters of a single sentence
 _LONG = 200                     # letters of several sentences said as one
-HELD_OUT = 200                  # one text in so many is never trained on
+HELD_OUT = 50                   # one text in so many is never trained on
 
 _NAMES = ("Anna", "Peter", "Maria", "John", "Sarah", "David", "Emma", "Thomas", "Julia", "Robert", "Helen", "Frank",
           "Doctor Miller", "Mister Brown", "Missis Green", "Professor Lee", "Aunt Rose", "Captain Hill")
