@@ -21,7 +21,7 @@ from training.codec_model import Codec, feature_rows
 from training.corpus import Corpus, Crops
 from training.discriminator import Discriminator, judge_loss, maker_losses
 from training.features import COLUMNS, HOP
-from training.loop import finish, prepare, stage_arguments, train, trained
+from training.loop import finish, mixed, prepare, stage_arguments, train, trained
 from training.losses import feature_figures, feature_losses, sound_losses
 from training.model import Nano
 from training.optim import optimizers
@@ -54,7 +54,7 @@ class Latents:
         fsq = self.codec.fsq
         books = np.where(rng.random(self.batch) < self.drop,
                          rng.integers(self.least, len(fsq.books) + 1, self.batch), len(fsq.books))
-        with torch.autocast(self.device, torch.bfloat16):
+        with mixed(self.device):
             z = self.codec.encoder(crops.rows)
             values = fsq.keep(fsq.quantize(z), torch.from_numpy(books).to(self.device))
             features = self.codec.features(values).float()
@@ -112,13 +112,13 @@ class Vocoder:
         the first columns are silenced in both, as their past is missing. Starts count from the first sample on."""
         frames = self.columns // 4 + 4
         crops = _on(self.corpus.crops(rng, self.batch, frames), self.device)
-        with torch.no_grad(), torch.autocast(self.device, torch.bfloat16):
+        with torch.no_grad(), mixed(self.device):
             features = self.codec.features(self.codec.quantize(crops.rows)).float()
         starts = np.where(crops.first.cpu(), 0, rng.integers(4, 4 * frames - self.columns + 1, self.batch))
         features = torch.stack([f[:, s:s + self.columns] for f, s in zip(features, starts, strict=True)])
         real = torch.stack([x[s * _LATENT:(s + self.columns) * _LATENT]
                             for x, s in zip(crops.samples, starts, strict=True)])
-        with torch.autocast(self.device, torch.bfloat16):
+        with mixed(self.device):
             made = self._speak(features.contiguous()).float()
         audible = torch.ones_like(real)
         audible[~crops.first, :_SKIP * _LATENT] = 0

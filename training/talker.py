@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from training import batched
 from training.codec_model import load_codec
 from training.corpus import Corpus
-from training.loop import finish, prepare, stage_arguments, train, trained
+from training.loop import finish, mixed, prepare, stage_arguments, train, trained
 from training.model import CODEC_IDS, Nano, Speech
 from training.optim import optimizers
 from training.talker_data import NOTHING, SPEAKER, Batch, TalkerData, all_codes
@@ -45,7 +45,7 @@ class TalkerStage:
 
     def step(self, number: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
         batch = self.data.batch(rng, self.values["batch"]).to(self.device)
-        with torch.autocast(self.device, torch.bfloat16):
+        with mixed(self.device):
             losses = self.losses(batch, training=True)
         (losses["first"] + losses["rest"] + self.values["guide"] * losses["guide"]).backward()
         return {name: value.detach() for name, value in losses.items()}
