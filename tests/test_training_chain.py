@@ -40,7 +40,7 @@ def test_the_readmes_commands_make_a_pair_that_speaks(tmp_path, monkeypatch, cap
         if words[0] != "speech":
             MODULES[name].main(words)
         done.append(name)
-    assert done == ["data", *["codec"] * 3, "evaluate", "talker", "export", "evaluate"]
+    assert done == ["data", *["codec"] * 4, "evaluate", "talker", "export", "evaluate"]
     assert re.search(r"pitch_r2 .*at least 0.85", capsys.readouterr().out)
     figures = evaluate.speech_report(tmp_path / "pair", Corpus(tmp_path / "data"), 1, 1, None, most=4)
     assert figures["speed"] > 0 and set(figures) == {"ended", "speed", "load"}

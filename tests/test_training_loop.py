@@ -7,7 +7,7 @@ from tiny_training import Humming, tiny_nano
 from torch import nn
 
 from training import teachers
-from training.codec import Adversarial, Latents, Vocoder
+from training.codec import Adversarial, Latents, Prevocoder, Vocoder
 from training.corpus import Corpus
 from training.data import main as make_data
 from training.loop import CHECKPOINT, prepare, train, trained
@@ -154,6 +154,17 @@ def test_the_latents_learn_a_batch(nano, corpus):
 def test_the_vocoder_learns_a_batch(nano, corpus, latents):
     before, after = learned(upto(Vocoder, 1, nano, corpus, latents, "cpu"), 12, "mel")
     assert after < 0.9 * before
+
+
+def test_the_vocoder_goes_on_from_measured_features(nano, corpus, latents, tmp_path):
+    (tmp_path / "latents").symlink_to(latents / "latents")
+    plain = upto(Vocoder, 1, nano, corpus, tmp_path, "cpu").codec
+    before = upto(Prevocoder, 2, nano, corpus, tmp_path, "cpu")
+    train(before, tmp_path)
+    after = upto(Vocoder, 1, nano, corpus, tmp_path, "cpu").codec
+    averaged = trained(tmp_path / "prevocoder")["code2wav"]["entry.weight"]
+    assert torch.equal(after.code2wav.entry.weight, averaged) and not torch.equal(plain.code2wav.entry.weight, averaged)
+    assert torch.equal(after.code2wav.pre_conv.weight, plain.code2wav.pre_conv.weight)  # that of the latents
 
 
 def test_the_talker_learns_a_batch_and_looks_at_the_text(nano, corpus, tmp_path):

@@ -62,6 +62,12 @@ frames = 8
 book_dropout = 0.3
 least_books = 1
 
+[prevocoder]
+steps = 200
+rate = 2e-3
+batch = 2
+columns = 16
+
 [vocoder]
 steps = 200
 rate = 2e-3

@@ -1,11 +1,13 @@
 """Train the codec, one stage after the other.
 
     python -m training.codec latents CONFIG DATA WORK [--minutes N] [--threads N] [--device cuda]
+    python -m training.codec prevocoder …       # beside it, on another core; may be left out
     python -m training.codec vocoder …
     python -m training.codec adversarial …
 
 latents      encoder, quantiser and the decoder's transformer half learn to carry mel and pitch
-vocoder      the convolutional half learns to speak from them; the rest stays (together they destroyed the latents)
+prevocoder   the convolutional half learns to speak from what is measured, with noise, as long as there are no latents
+vocoder      it learns to speak from the latents; the rest stays (together they destroyed the latents)
 adversarial  the convolutional half once more, against a small discriminator
 """
 
@@ -14,13 +16,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training import batched
 from training.codec_model import Codec, feature_rows
 from training.corpus import Corpus, Crops
 from training.discriminator import Discriminator, judge_loss, maker_losses
-from training.features import COLUMNS, HOP
+from training.features import COLUMNS, HOP, pack
 from training.loop import finish, mixed, prepare, stage_arguments, train, trained
 from training.losses import feature_figures, feature_losses, sound_losses
 from training.model import Nano
@@ -97,6 +100,15 @@ class Vocoder:
     def _load(self, work: Path) -> None:
         for name, values in trained(work / "latents").items():
             getattr(self.codec, name).load_state_dict(values)
+        if (work / Prevocoder.name).exists():
+            before = trained(work / Prevocoder.name)["code2wav"]
+            for name, p in self.codec.back():
+                p.data.copy_(before[name])
+
+    def _features(self, rows: Tensor) -> Tensor:
+        """What the sound is made of, [B, latent, n]."""
+        with mixed(self.device):
+            return self.codec.features(self.codec.quantize(rows)).float()
 
     def _waveform(self, features: Tensor) -> Tensor:
         return batched.waveform(self.codec.code2wav, features)
@@ -112,8 +124,8 @@ class Vocoder:
         the first columns are silenced in both, as their past is missing. Starts count from the first sample on."""
         frames = self.columns // 4 + 4
         crops = _on(self.corpus.crops(rng, self.batch, frames), self.device)
-        with torch.no_grad(), mixed(self.device):
-            features = self.codec.features(self.codec.quantize(crops.rows)).float()
+        with torch.no_grad():
+            features = self._features(crops.rows)
         starts = np.where(crops.first.cpu(), 0, rng.integers(4, 4 * frames - self.columns + 1, self.batch))
         features = torch.stack([f[:, s:s + self.columns] for f, s in zip(features, starts, strict=True)])
         real = torch.stack([x[s * _LATENT:(s + self.columns) * _LATENT]
@@ -126,6 +138,20 @@ class Vocoder:
 
     def report(self) -> Mapping[str, float]:
         return {}
+
+
+class Prevocoder(Vocoder):
+    """The vocoder on measured features, blurred by some noise as those of the codec will be."""
+
+    name = "prevocoder"
+
+    def _load(self, work: Path) -> None:
+        """There is nothing before it."""
+
+    def _features(self, rows: Tensor) -> Tensor:
+        packed = pack(rows)
+        packed = packed + 0.25 * torch.rand_like(packed[:, :1, :1]) * torch.randn_like(packed)
+        return F.pad(packed, (0, 0, 0, self.codec.code2wav.config.latent - packed.shape[1]))
 
 
 class Adversarial(Vocoder):
@@ -160,7 +186,7 @@ class Adversarial(Vocoder):
         return {name: value.detach() for name, value in (losses | {"judges": judged}).items()}
 
 
-STAGES = {"latents": Latents, "vocoder": Vocoder, "adversarial": Adversarial}
+STAGES = {"latents": Latents, "prevocoder": Prevocoder, "vocoder": Vocoder, "adversarial": Adversarial}
 
 
 def main(arguments: list[str] | None = None) -> None:
