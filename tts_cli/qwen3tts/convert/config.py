@@ -237,7 +237,9 @@ def talker_metadata(config: ModelConfig, vocabulary, name: str, type: str, param
         u32(f"{arch}.attention.key_length", d.talker.head_dim),
         u32(f"{arch}.attention.value_length", d.talker.head_dim),
         u32("general.file_type", FILE_TYPES[type]),
-        array("tokenizer.ggml.suppress_tokens", (i for i in range(max(0, total - 1024), total) if i != eos), V.INT32),
+        # The rows that are no codes; in the published models the last 1024.
+        array("tokenizer.ggml.suppress_tokens",
+              (i for i in range(d.text_vocab + d.codebook_size, total) if i != eos), V.INT32),
         u32("tokenizer.ggml.eos_token_id", eos),
         flag("tokenizer.ggml.add_eos_token", False),
         u32("general.quantization_version", gguf.GGML_QUANT_VERSION),
