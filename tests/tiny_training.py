@@ -84,7 +84,7 @@ warmup = 1
 [talker_training]
 steps = 200
 rate = 2e-3
-batch = 4
+batch_frames = 100
 decay = 0.0
 dropout = 0.1
 replace = 0.4

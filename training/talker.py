@@ -44,7 +44,7 @@ class TalkerStage:
         self.optimizers = optimizers(self.modules.named_parameters(), betas=(0.9, 0.95), decay=v["decay"])
 
     def step(self, number: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
-        batch = self.data.batch(rng, self.values["batch"]).to(self.device)
+        batch = self.data.batch(rng, self.values["batch_frames"]).to(self.device)
         with mixed(self.device):
             losses = self.losses(batch, training=True)
         (losses["first"] + losses["rest"] + self.values["guide"] * losses["guide"]).backward()

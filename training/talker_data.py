@@ -61,11 +61,12 @@ class TalkerData:
             if u.frames * FRAME >= CLIP * HOP:
                 self._voices.setdefault(u.voice, []).append(u)
 
-    def batch(self, rng: np.random.Generator, count: int) -> Batch:
-        """Utterances of similar length, so that little is padded."""
-        spread = max(1, min(len(self.train), 4 * count))
-        first = int(rng.integers(len(self.train) - spread + 1))
-        chosen = rng.choice(spread, count, replace=spread < count) + first
+    def batch(self, rng: np.random.Generator, frames: int) -> Batch:
+        """Utterances of similar length, so that little is padded, as many as have `frames` together."""
+        longest = int(rng.integers(len(self.train)))
+        count = max(1, frames // self.train[longest].frames)
+        first = max(0, longest + 1 - 4 * count)
+        chosen = rng.integers(first, longest + 1, count)
         return self.collate([self.train[i] for i in chosen], rng)
 
     def collate(self, utterances: Sequence[Utterance], rng: np.random.Generator) -> Batch:
