@@ -3,40 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from tiny_training import Humming, tiny_nano
+from tiny_training import corpus, nano, talker_data  # noqa: F401 - fixtures
 from torch import nn
 
-from training import teachers
 from training.codec import Adversarial, Latents, Prevocoder, Vocoder
-from training.corpus import Corpus
-from training.data import main as make_data
 from training.loop import CHECKPOINT, prepare, train, trained
 from training.optim import orthogonalized
 from training.talker import TalkerStage
-from training.talker_data import TalkerData
-from training.text import read_merges
 
 
 @pytest.fixture(scope="module")
-def nano(tmp_path_factory):
-    return tiny_nano(tmp_path_factory.mktemp("config"))
-
-
-@pytest.fixture(scope="module")
-def corpus(nano, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "data.noun").write_text('0 | "nothing to see"')
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(teachers.TEACHERS, "hum", Humming)
-        make_data([str(nano.path), str(folder), "--voice", "hum:low", "--hours", "0.02", "--wordnet", str(folder)])
-    (folder / "nano").write_text("")
-    corpus = Corpus(folder)
-    corpus.folder = folder
-    return corpus
-
-
-@pytest.fixture(scope="module")
-def latents(nano, corpus, tmp_path_factory):
+def latents(nano, corpus, tmp_path_factory):  # noqa: F811
     """A folder with a few steps of the first stage."""
     work = tmp_path_factory.mktemp("work")
     train(upto(Latents, 3, nano, corpus, "cpu"), work)
@@ -51,16 +28,8 @@ def upto(kind, steps: int, *arguments):
     return stage
 
 
-def talker_data(nano, corpus, work) -> TalkerData:
-    codes = {}
-    rng = np.random.default_rng(0)
-    for u in [*corpus.train, *corpus.held_out]:
-        codes[f"{u.voice}/{u.number}"] = np.pad(rng.integers(0, 12, (u.frames, 3)), ((0, 0), (0, 13)))
-    return TalkerData(nano, corpus, codes, read_merges(corpus.folder / "merges.txt"), silent=0.3)
-
-
 @pytest.mark.parametrize("kind", ["latents", "vocoder", "adversarial", "talker"])
-def test_a_stopped_stage_takes_the_same_next_step(kind, nano, corpus, latents, tmp_path):
+def test_a_stopped_stage_takes_the_same_next_step(kind, nano, corpus, latents, tmp_path):  # noqa: F811
     if kind in ("vocoder", "adversarial"):
         (tmp_path / "latents").symlink_to(latents / "latents")
     if kind == "adversarial":
@@ -68,7 +37,7 @@ def test_a_stopped_stage_takes_the_same_next_step(kind, nano, corpus, latents, t
     stage, arguments = {
         "latents": (Latents, (nano, corpus, "cpu")), "vocoder": (Vocoder, (nano, corpus, tmp_path, "cpu")),
         "adversarial": (Adversarial, (nano, corpus, tmp_path, "cpu")),
-        "talker": (TalkerStage, (nano, talker_data(nano, corpus, tmp_path), "cpu"))}[kind]
+        "talker": (TalkerStage, (nano, talker_data(nano, corpus), "cpu"))}[kind]
 
     def run(folder, *slices):
         for most in slices:
@@ -82,7 +51,7 @@ def test_a_stopped_stage_takes_the_same_next_step(kind, nano, corpus, latents, t
         assert torch.equal(value, halves["modules"][name]), name
 
 
-def test_a_slice_of_time_ends_with_a_checkpoint(nano, corpus, tmp_path):
+def test_a_slice_of_time_ends_with_a_checkpoint(nano, corpus, tmp_path):  # noqa: F811
     stage = upto(Latents, 10**6, nano, corpus, "cpu")
     assert train(stage, tmp_path, minutes=0.01) is False
     done = torch.load(tmp_path / "latents" / CHECKPOINT, weights_only=True)["step"]
@@ -146,17 +115,17 @@ def learned(stage, steps: int, name: str, rate: float = 3e-3) -> tuple[float, fl
     return values[0], values[-1]
 
 
-def test_the_latents_learn_a_batch(nano, corpus):
+def test_the_latents_learn_a_batch(nano, corpus):  # noqa: F811
     before, after = learned(upto(Latents, 1, nano, corpus, "cpu"), 20, "mel")
     assert after < 0.8 * before
 
 
-def test_the_vocoder_learns_a_batch(nano, corpus, latents):
+def test_the_vocoder_learns_a_batch(nano, corpus, latents):  # noqa: F811
     before, after = learned(upto(Vocoder, 1, nano, corpus, latents, "cpu"), 12, "mel")
     assert after < 0.9 * before
 
 
-def test_the_vocoder_goes_on_from_measured_features(nano, corpus, latents, tmp_path):
+def test_the_vocoder_goes_on_from_measured_features(nano, corpus, latents, tmp_path):  # noqa: F811
     (tmp_path / "latents").symlink_to(latents / "latents")
     plain = upto(Vocoder, 1, nano, corpus, tmp_path, "cpu").codec
     before = upto(Prevocoder, 2, nano, corpus, tmp_path, "cpu")
@@ -167,8 +136,8 @@ def test_the_vocoder_goes_on_from_measured_features(nano, corpus, latents, tmp_p
     assert torch.equal(after.code2wav.pre_conv.weight, plain.code2wav.pre_conv.weight)  # that of the latents
 
 
-def test_the_talker_learns_a_batch_and_looks_at_the_text(nano, corpus, tmp_path):
-    stage = upto(TalkerStage, 1, nano, talker_data(nano, corpus, tmp_path), "cpu")
+def test_the_talker_learns_a_batch_and_looks_at_the_text(nano, corpus, tmp_path):  # noqa: F811
+    stage = upto(TalkerStage, 1, nano, talker_data(nano, corpus), "cpu")
     batch = stage.data.collate(stage.data.train[:4], np.random.default_rng(0))
     optimizer = torch.optim.AdamW(stage.modules.parameters(), lr=3e-3)
     seen = []

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from test_training_loop import corpus, nano, talker_data  # noqa: F401 - fixtures
+from tiny_training import corpus, nano, talker_data  # noqa: F401 - fixtures
 
 from training import batched
 from training.export import export
@@ -17,9 +17,9 @@ from tts_cli.qwen3tts.pair import Pair
 
 
 @pytest.fixture(scope="module")
-def stage(nano, corpus, tmp_path_factory):  # noqa: F811
+def stage(nano, corpus):  # noqa: F811
     torch.manual_seed(0)
-    return TalkerStage(nano, talker_data(nano, corpus, tmp_path_factory.mktemp("codes")), "cpu")
+    return TalkerStage(nano, talker_data(nano, corpus), "cpu")
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,15 @@
 """A tiny nano and a teacher that hums, so that every stage of training runs in seconds."""
 
 import numpy as np
+import pytest
 
+from training import teachers
+from training.corpus import Corpus
+from training.data import main as make_data
 from training.model import Nano
+from training.talker_data import TalkerData
 from training.teachers import Spoken, word_marks
+from training.text import read_merges
 
 RATE = 24000
 CONFIG = """
@@ -121,3 +127,29 @@ class Humming:
             parts += [0.1 * tone * np.hanning(len(t)), np.zeros(RATE // 50)]
         samples = np.concatenate([*parts, np.zeros(RATE // 10)]).astype(np.float32)
         return Spoken(samples, word_marks(text, samples, text))
+
+
+@pytest.fixture(scope="module")
+def nano(tmp_path_factory):
+    return tiny_nano(tmp_path_factory.mktemp("config"))
+
+
+@pytest.fixture(scope="module")
+def corpus(nano, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "data.noun").write_text('0 | "nothing to see"')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(teachers.TEACHERS, "hum", Humming)
+        make_data([str(nano.path), str(folder), "--voice", "hum:low", "--hours", "0.02", "--wordnet", str(folder)])
+    corpus = Corpus(folder)
+    corpus.folder = folder
+    return corpus
+
+
+def talker_data(nano, corpus) -> TalkerData:
+    """With random codes."""
+    codes = {}
+    rng = np.random.default_rng(0)
+    for u in [*corpus.train, *corpus.held_out]:
+        codes[f"{u.voice}/{u.number}"] = np.pad(rng.integers(0, 12, (u.frames, 3)), ((0, 0), (0, 13)))
+    return TalkerData(nano, corpus, codes, read_merges(corpus.folder / "merges.txt"), silent=0.3)
