@@ -40,13 +40,15 @@ def features(m: Code2Wav, latent: Tensor) -> Tensor:
     x = conv(m.pre_conv, latent.mT).mT
     steps = torch.arange(x.shape[1], device=x.device)
     age = steps[:, None] - steps
-    mask = (age >= 0) & (age < c.window)
+    unseen = (age < 0) | (age >= c.window)
     rope = Rope(c.head_dim, c.rope_theta, x.device).at(0, x.shape[1])
     x = F.linear(x, m.in_proj, m.in_proj_bias)
     for b in m.blocks:
         qkv = F.linear(_rms(x, b.attn_norm, c.rms_eps), b.qkv).unflatten(-1, (3, c.heads, -1))
         q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
-        y = F.scaled_dot_product_attention(_rotate(q, rope), _rotate(k, rope), v, attn_mask=mask)
+        # Written out, as in `decoder`: on the CPU backwards six times as fast as torch's fused attention.
+        scores = (_rotate(q, rope) * c.head_dim ** -0.5) @ _rotate(k, rope).mT
+        y = scores.masked_fill(unseen, -torch.inf).softmax(-1).to(v.dtype) @ v
         x = x + F.linear(y.transpose(1, 2).flatten(2), b.attn_out) * b.attn_scale
         gate, up = F.linear(_rms(x, b.ffn_norm, c.rms_eps), b.gate_up).chunk(2, -1)
         x = x + F.linear(F.silu(gate) * up, b.ffn_down) * b.ffn_scale

@@ -38,7 +38,7 @@ def orthogonalized(m: Tensor) -> Tensor:
     a, b, c = _COEFFICIENTS
     for _ in range(5):
         square = x @ x.mT
-        x = a * x + (b * square + c * square @ square) @ x
+        x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
     return (x if m.shape[0] <= m.shape[1] else x.mT).to(m.dtype)
 
 
