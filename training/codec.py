@@ -25,13 +25,14 @@ from training.corpus import Corpus, Crops
 from training.discriminator import Discriminator, judge_loss, maker_losses
 from training.features import COLUMNS, HOP, pack
 from training.loop import finish, mixed, prepare, stage_arguments, train, trained
-from training.losses import feature_figures, feature_losses, sound_losses
+from training.losses import feature_figures, feature_losses, sound_losses, start_loss
 from training.model import Nano
 from training.optim import optimizers
 
 _LATENT = 2 * HOP               # samples per column of the features
 _SKIP = 8                       # columns at the start of a stretch, whose past the decoder has not seen
 _HELD_OUT = 20                  # utterances in a stage's report
+_QUIET_START = 5.0              # weight of `start_loss`: its gradient is about as large as the others' together
 
 
 def _on(crops: Crops, device: str) -> Crops:
@@ -114,14 +115,21 @@ class Vocoder:
         return batched.waveform(self.codec.code2wav, features)
 
     def step(self, number: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
-        made, real = self.speak(rng)
-        losses = sound_losses(made, real)
-        (losses["stft"] + losses["mel"]).backward()
+        made, real, first = self.speak(rng)
+        losses = self.compare(made, real, first)
+        (losses["stft"] + losses["mel"] + _QUIET_START * losses["start"]).backward()
         return {name: value.detach() for name, value in losses.items()}
 
-    def speak(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Sound made of random stretches and the real one, [B, n] each; of stretches in the middle of an utterance
-        the first columns are silenced in both, as their past is missing. Starts count from the first sample on."""
+    @staticmethod
+    def compare(made: Tensor, real: Tensor, first: Tensor) -> dict[str, Tensor]:
+        start = start_loss(made[first], real[first]) if first.any() else made.new_zeros(())
+        return sound_losses(made, real) | {"start": start}
+
+    def speak(self, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Sound made of random stretches and the real one, [B, n] each, and which are starts of utterances, [B].
+
+        Starts count from the first sample on; of all others the first columns are silenced, as their past is
+        missing."""
         frames = self.columns // 4 + 4
         crops = _on(self.corpus.crops(rng, self.batch, frames), self.device)
         with torch.no_grad():
@@ -134,7 +142,7 @@ class Vocoder:
             made = self._speak(features.contiguous()).float()
         audible = torch.ones_like(real)
         audible[~crops.first, :_SKIP * _LATENT] = 0
-        return made * audible, real * audible
+        return made * audible, real * audible, crops.first
 
     def report(self) -> Mapping[str, float]:
         return {}
@@ -172,11 +180,11 @@ class Adversarial(Vocoder):
             getattr(self.codec, name).load_state_dict(values)
 
     def step(self, number: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
-        made, real = self.speak(rng)
+        made, real, first = self.speak(rng)
         judged = judge_loss(self.judges(real), self.judges(made.detach()))
         judged.backward()
-        losses = sound_losses(made, real)
-        loss = losses["stft"] + losses["mel"]
+        losses = self.compare(made, real, first)
+        loss = losses["stft"] + losses["mel"] + _QUIET_START * losses["start"]
         if number >= self.warmup:
             self.judges.requires_grad_(False)
             losses |= maker_losses(self.judges(real), self.judges(made))

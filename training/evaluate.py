@@ -20,13 +20,12 @@ from training.corpus import Corpus
 from training.ears import Ears, Tally, words
 from training.features import RATE, log_mel, pitch, pitch_rows
 from training.loop import prepare, trained
-from training.losses import feature_figures
+from training.losses import START, feature_figures
 from training.model import Nano
 from tts_cli.engine import SpeechRequest
 from tts_cli.loading import load_engine
 from tts_cli.qwen3tts.layers import StreamState
 
-_START = 30 * RATE // 1000      # where a click at the start would be
 # What is good enough: name -> the most, or the least for those in `_MORE_IS_BETTER`.
 BARS = {"codec": dict(wer=7, pitch_r2=0.85, start_db=6, streamed=1e-5),
         "speech": dict(wer=10, twice=0, ended=99, speed=5, load=1)}
@@ -52,7 +51,7 @@ def codec_report(codec: Codec, corpus: Corpus, count: int, ears: Ears | None, ke
         with torch.no_grad():
             pieces = torch.cat([codec.code2wav.push(codes[i:i + 1], state) for i in range(len(codes))]).numpy()
         streamed = max(streamed, float(np.abs(pieces - made).max()))
-        levels = [20 * np.log10(np.abs(x[:_START]).max() + 1e-3) for x in (made, real)]
+        levels = [20 * np.log10(np.abs(x[:START]).max() + 1e-3) for x in (made, real)]
         start_db = max(start_db, float(levels[0] - levels[1]))
         samples = torch.from_numpy(made)[None]
         found.append(torch.cat((log_mel(samples), pitch_rows(torch.from_numpy(pitch(made))[None])), 1))

@@ -4,11 +4,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from training.features import MEL_SPREAD, PITCH_SPREAD, filterbank, magnitudes
+from training.features import MEL_SPREAD, PITCH_SPREAD, RATE, filterbank, magnitudes
 
 _RESOLUTIONS = (256, 512, 1024, 2048)           # samples of a window, a quarter of it apart
 _BANDS = {512: 40, 1024: 80, 2048: 128}
 _STFT_FLOOR, _MEL_FLOOR = 0.03, 0.01            # soft: what is quieter hardly counts
+START = 30 * RATE // 1000                       # samples in which a click at the start would be
 
 
 def feature_losses(rows: Tensor, target: Tensor, weight: Tensor) -> dict[str, Tensor]:
@@ -31,7 +32,8 @@ def feature_losses(rows: Tensor, target: Tensor, weight: Tensor) -> dict[str, Te
 
 
 def sound_losses(samples: Tensor, target: Tensor) -> dict[str, Tensor]:
-    """Differences of sound [B, n].
+    """Differences of sound [B, n], before which there is silence: windows reach into it, so that the first samples
+    count as much as all others.
 
     stft  log magnitudes and spectral convergence (over the batch: a silent item has nothing to be divided by), the
           mean of four resolutions
@@ -39,13 +41,21 @@ def sound_losses(samples: Tensor, target: Tensor) -> dict[str, Tensor]:
     """
     stft = mel = samples.new_zeros(())
     for n_fft in _RESOLUTIONS:
-        ours, theirs = (magnitudes(x, n_fft, n_fft // 4).clamp(min=5e-4) for x in (samples, target))
+        ours, theirs = (magnitudes(F.pad(x, (n_fft // 2, 0)), n_fft, n_fft // 4).clamp(min=5e-4)
+                        for x in (samples, target))
         stft = stft + ((ours + _STFT_FLOOR).log() - (theirs + _STFT_FLOOR).log()).abs().mean()
         stft = stft + (ours - theirs).norm() / (theirs.norm() + 1)
         if n_fft in _BANDS:
             bank = filterbank(n_fft, _BANDS[n_fft]).to(samples.device)
             mel = mel + ((bank @ ours + _MEL_FLOOR).log() - (bank @ theirs + _MEL_FLOOR).log()).abs().mean()
     return {"stft": stft / len(_RESOLUTIONS), "mel": mel / len(_BANDS)}
+
+
+def start_loss(samples: Tensor, target: Tensor) -> Tensor:
+    """How much of the first 30 ms of utterances [B, n] is louder than anything there is in the real ones, on average.
+
+    The soft floors of `sound_losses` hide a click in silence."""
+    return (samples[:, :START].abs() - target[:, :START].abs().amax(1, keepdim=True)).relu().mean()
 
 
 def feature_figures(rows: Tensor, target: Tensor) -> dict[str, float]:
