@@ -6,8 +6,11 @@ import torch
 from tiny_training import corpus, nano, talker_data  # noqa: F401 - fixtures
 from torch import nn
 
+from training import slim
 from training.codec import Adversarial, Latents, Prevocoder, Vocoder
+from training.codec_model import load_codec
 from training.loop import CHECKPOINT, prepare, train, trained
+from training.losses import START, sound_losses, start_loss
 from training.optim import orthogonalized
 from training.talker import TalkerStage
 
@@ -57,6 +60,20 @@ def test_a_slice_of_time_ends_with_a_checkpoint(nano, corpus, tmp_path):  # noqa
     done = torch.load(tmp_path / "latents" / CHECKPOINT, weights_only=True)["step"]
     assert 0 < done < 1000
     assert set(trained(tmp_path / "latents")) == {"encoder", "code2wav"}
+
+
+@pytest.mark.parametrize("type, bytes, most", [("f16", 2, 1e-3), ("q8_0", 1, 1e-2)])
+def test_a_slim_file_stands_for_its_stage(type, bytes, most, nano, corpus, latents, tmp_path):  # noqa: F811
+    whole = trained(latents / "latents")
+    slim.main([str(latents / "latents"), "-o", str(tmp_path / "codec.pt"), "--type", type])
+    parameters = sum(value.numel() for values in whole.values() for value in values.values())
+    assert (tmp_path / "codec.pt").stat().st_size < 1.3 * bytes * parameters + 120_000
+    small = trained(tmp_path / "codec.pt")
+    for module, values in whole.items():
+        for name, value in values.items():
+            assert small[module][name].shape == value.shape
+            assert (small[module][name] - value).abs().max() <= most * value.abs().max() + 1e-6, name
+    load_codec(nano, small)
 
 
 def test_nothing_trained_yet_is_said(tmp_path):
@@ -123,6 +140,16 @@ def test_the_latents_learn_a_batch(nano, corpus):  # noqa: F811
 def test_the_vocoder_learns_a_batch(nano, corpus, latents):  # noqa: F811
     before, after = learned(upto(Vocoder, 1, nano, corpus, latents, "cpu"), 12, "mel")
     assert after < 0.9 * before
+
+
+def test_a_click_at_the_start_is_heard():
+    real = torch.zeros(1, 9600)
+    real[:, 2400:] = torch.randn(1, 7200, generator=torch.Generator().manual_seed(0)) / 10
+    click = real.clone()
+    click[:, :40] = 0.1
+    assert not start_loss(real, real) and not start_loss(click, click)
+    assert start_loss(click, real) == pytest.approx(0.1 * 40 / START)
+    assert sound_losses(click, real)["stft"] > 0.01  # windows reach out over the first sample
 
 
 def test_the_vocoder_goes_on_from_measured_features(nano, corpus, latents, tmp_path):  # noqa: F811

@@ -182,17 +182,33 @@ def _load(stage: Stage, averages: Average | None, path: Path) -> tuple[int, dict
     return state["step"], state["best"]
 
 
-def trained(folder: Path) -> dict[str, dict[str, Tensor]]:
-    """A stage's weights by module: the best ones, or the averaged ones, or the last. Raises `FileNotFoundError`."""
-    path = next((folder / name for name in (BEST, CHECKPOINT) if (folder / name).exists()), None)
+def trained(stage: Path) -> dict[str, dict[str, Tensor]]:
+    """A stage's weights by module: the best ones, or the averaged ones, or the last.
+
+    stage: its folder, or a file of `training.slim`. Raises `FileNotFoundError`.
+    """
+    files = [stage] if stage.is_file() else [stage / name for name in (BEST, CHECKPOINT)]
+    path = next((file for file in files if file.exists()), None)
     if path is None:
-        raise FileNotFoundError(f"{folder}: nothing trained here yet")
+        raise FileNotFoundError(f"{stage}: nothing trained here yet")
     state = torch.load(path, map_location="cpu", weights_only=True)
     found: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for name, value in (state["average"] or state["modules"]).items():
         module, _, rest = name.partition(".")
-        found[module][rest] = value
+        found[module][rest] = value if isinstance(value, Tensor) else restored(*value)
     return found
+
+
+def shortened(value: Tensor) -> tuple[Tensor, Tensor]:
+    """A tensor of a multiple of 32 values as int8 in its shape and a float16 for each 32 of them, like q8_0."""
+    blocks = value.float().reshape(-1, 32)
+    scale = (blocks.abs().amax(1, keepdim=True) / 127).half()
+    return (blocks / scale.float().clamp(min=1e-7)).round().clamp(-127, 127).to(torch.int8).view(value.shape), scale
+
+
+def restored(short: Tensor, scale: Tensor) -> Tensor:
+    """What `shortened` had, but for half a step of each block."""
+    return (short.reshape(-1, 32) * scale.float()).view(short.shape)
 
 
 def stage_arguments(module: str, description: str, stages: Iterable[str] = ()) -> argparse.ArgumentParser:
