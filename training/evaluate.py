@@ -37,7 +37,7 @@ def codec_report(codec: Codec, corpus: Corpus, count: int, ears: Ears | None, ke
                  ) -> dict[str, float]:
     """Figures of `losses.feature_figures` from the sound, and
 
-    wer, wer_real  per cent of words, of the decoded and the original sound (with `ears`)
+    wer, wer_real  per cent of words, of the decoded and the original sound (with `ears`); words: how many there are
     start_db       how much louder the first 30 ms are at most than in the original, the worst case
     streamed       largest difference between one frame at a time and all at once
     """
@@ -63,7 +63,7 @@ def codec_report(codec: Codec, corpus: Corpus, count: int, ears: Ears | None, ke
             _write(keep / f"{u.number}.wav", made)
     figures = feature_figures(torch.cat(found, -1), torch.cat(true, -1))
     if ears:
-        figures |= {"wer": made_tally.rate, "wer_real": real_tally.rate}
+        figures |= {"wer": made_tally.rate, "wer_real": real_tally.rate, "words": made_tally.words}
     return figures | {"start_db": start_db, "streamed": streamed}
 
 

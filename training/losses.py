@@ -62,14 +62,16 @@ def feature_figures(rows: Tensor, target: Tensor) -> dict[str, float]:
     """Feature rows [1, 82, n] of much speech as figures people know.
 
     mel_l1       of natural log-mel
-    pitch_r2     share of the variance of log pitch that is right, where voiced
-    pitch_error  median, semitones
+    pitch_r2     share of the variance of log pitch that is right, where both are voiced: elsewhere sound has no pitch,
+                 and what stands in its place is only filled in
+    pitch_error  median, semitones, at the same places
     voicing      share of columns where voicing agrees
     """
-    voiced = target[:, -1] > 0.5
-    found, true = rows[:, -2][voiced] * PITCH_SPREAD, target[:, -2][voiced] * PITCH_SPREAD
+    heard, voiced = (x[:, -1] > 0.5 for x in (rows, target))
+    both = heard & voiced
+    found, true = rows[:, -2][both] * PITCH_SPREAD, target[:, -2][both] * PITCH_SPREAD
     error = (found - true).abs() * 12 / torch.tensor(2.0).log()
     return {"mel_l1": float(F.l1_loss(rows[:, :-2], target[:, :-2]) * MEL_SPREAD),
-            "pitch_r2": float(1 - F.mse_loss(found, true) / true.var(unbiased=False)),
+            "pitch_r2": float(1 - F.mse_loss(found, true) / (true - true.mean()).square().mean()),
             "pitch_error": float(error.median()),
-            "voicing": float(((rows[:, -1] > 0.5) == voiced).float().mean())}
+            "voicing": float((heard == voiced).float().mean())}
