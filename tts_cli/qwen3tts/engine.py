@@ -94,8 +94,8 @@ class Qwen3TTSEngine:
 
     @property
     def together(self) -> int:
-        """See `Engine.together`. More rows than these cost as much as they bring (0.6B: 1, 2, 4, 8 utterances take 312,
-        260, 189, 190 ms a frame of each, code2wav included)."""
+        """See `Engine.together`. More rows than these cost as much as they bring (0.6B: 1, 2, 4, 8 utterances take 245,
+        210, 150, 145 ms a frame of each, code2wav included)."""
         if self.device.type == "cuda":
             return ROWS
         return TOGETHER if self.compiled and self.device.type == "cpu" else 1
