@@ -133,8 +133,8 @@ class _Run:
             raise UsageError(f"longer than {MAX_TEXT_BYTES >> 20} MiB")
         text = clean_text(decode_text(raw, "standard input"))
         cancel = CancelToken()
-        together = 1 if self._outputs.are_heard_at_once else self._engine.together
-        reading = Reading(self._engine, self._manner.request, self._manner.pieces(text), cancel, together)
+        reading = Reading(self._engine, self._manner.request, self._manner.pieces(text), cancel,
+                          self._outputs.together(self._engine))
         return _Line(number, text, reading, self._worker.ahead(reading, cancel), cancel)
 
     def _outputs_of(self, line: _Line) -> Outputs:

@@ -36,8 +36,7 @@ def speak_text(engine: Engine, worker: Worker, manner: Manner, text: str, output
 
     cancel = CancelToken()
     with open_sinks(outputs, engine.sample_rate, console, estimate_seconds(text)) as sinks:
-        together = 1 if outputs.are_heard_at_once else engine.together
-        reading = Reading(engine, manner.request, manner.pieces(text), cancel, together)
+        reading = Reading(engine, manner.request, manner.pieces(text), cancel, outputs.together(engine))
         with console.audio_progress() as progress, worker.ahead(reading, cancel) as chunks:
             ended, seconds = 0, 0.0
             for chunk in chunks:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tts_cli.cli.console import Console
+from tts_cli.engine import Engine
 from tts_cli.errors import UsageError
 from tts_cli.files import whole_file
 
@@ -26,10 +27,9 @@ class Outputs:
     device: str | None = None
     inputs: tuple[str | Path | None, ...] = ()
 
-    @property
-    def are_heard_at_once(self) -> bool:
-        """Whether somebody may listen while the speech is made."""
-        return self.play or self.path == "-"
+    def together(self, engine: Engine) -> int:
+        """How many utterances to make side by side: one where somebody may listen while the speech is made."""
+        return 1 if self.play or self.path == "-" else engine.together
 
     def checked(self, inputs: Sequence[str | Path | None]) -> "Outputs":
         """With the format filled in. Refuses what could not be written, and a missing sound device, early."""

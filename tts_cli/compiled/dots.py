@@ -22,7 +22,7 @@ from numba.extending import intrinsic
 from tts_cli.compiled import UNIT
 
 LANES = 16
-# Bytes ahead of the current ones to ask memory for: two pages, as the processor's own prefetchers stop at every page
+# Bytes ahead of the current ones to ask memory for: two pages, as the processor's own prefetchers stop at every page.
 AHEAD = 8192
 
 _F32, _F16, _I8, _I32, _I64 = ir.FloatType(), ir.HalfType(), ir.IntType(8), ir.IntType(32), ir.IntType(64)

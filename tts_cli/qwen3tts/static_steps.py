@@ -38,7 +38,7 @@ class StaticModels:
     """
 
     def __init__(self, talker: Talker, predictor: CodePredictor, device: torch.device, graphs: bool):
-        self.talker, self.predictor, self.device, self.graphs = talker, predictor, device, graphs
+        self.talker, self.predictor, self.graphs = talker, predictor, graphs
         self.vocoder_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._code_frames: OrderedDict[tuple, Graphed] = OrderedDict()
         self._lanes: dict[tuple[int, int], list[Lanes]] = defaultdict(list)
@@ -46,7 +46,7 @@ class StaticModels:
     def code_frame(self, options: LoopOptions, rows: int) -> Graphed:
         """(hidden [rows, H], seen, forbidden [rows, codec_vocab], uniforms [rows, 16]) -> (codes int64 [rows, 16],
         seen)."""
-        key = options.talker, options.predictor, options.repeat_penalty, rows
+        key = *options.sampling, rows
         if key not in self._code_frames:
             self._code_frames[key] = Graphed(self._code_frame(*key), self.graphs)
             while len(self._code_frames) > KEPT_OPTIONS:
@@ -102,7 +102,7 @@ class Lanes:
     def takes(self, options: LoopOptions) -> bool:
         """Whether there is a lane left for an utterance with these options."""
         others = [one for one in self._utterances if one is not None]
-        return len(others) < self.rows and all(one.sampling == StaticSteps.sampling_of(options) for one in others)
+        return len(others) < self.rows and all(one.options.sampling == options.sampling for one in others)
 
     def join(self, steps: "StaticSteps") -> int:
         row = self._utterances.index(None)
@@ -178,17 +178,12 @@ class StaticSteps:
     def __init__(self, models: "Models", prompt: PromptRows, options: LoopOptions, in_turns: bool = False):
         device, self._length = prompt.rows.device, len(prompt.rows)
         self._shared, self.options, self._together = models.static, options, ROWS if in_turns else 1
-        self.sampling = self.sampling_of(options)
         self._overlays, self._chances = prompt.overlays(), Chances(models, options, device)
         self.made: deque[Begun | BaseException] = deque()
         self.codes = self.overlay = self.forbidden = self.uniforms = None
         self.seen, self.position = self._chances.seen, torch.tensor(self._length, device=device)
         self._lanes, self.row = self._shared.join(self, self._length + 1, self._together)
         self.hidden = models.talker.prefill(prompt.rows, self._lanes.cache.sequence(self.row), prompt.prefix)
-
-    @staticmethod
-    def sampling_of(options: LoopOptions) -> tuple:
-        return options.talker, options.predictor, options.repeat_penalty
 
     def launch(self) -> None:
         self._lanes.make_for(self)

@@ -48,6 +48,11 @@ class LoopOptions:
     max_frames: int
     min_frames: int = MIN_FRAMES
 
+    @property
+    def sampling(self) -> tuple[SamplingOptions, SamplingOptions, float]:
+        """What decides how codes are drawn, whoever speaks: talker, predictor, repeat penalty."""
+        return self.talker, self.predictor, self.repeat_penalty
+
 
 @dataclass(frozen=True)
 class Frame:
