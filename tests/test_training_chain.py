@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tiny_training import Humming, tiny_nano
 
-from training import codec, data, ears, evaluate, export, talker, teachers
+from training import codec, data, ears, evaluate, export, loop, slim, talker, teachers
 from training.corpus import Corpus
 from training.model import Nano
 
@@ -44,6 +45,12 @@ def test_the_readmes_commands_make_a_pair_that_speaks(tmp_path, monkeypatch, cap
     assert re.search(r"pitch_r2 .*at least 0.85", capsys.readouterr().out)
     figures = evaluate.speech_report(tmp_path / "pair", Corpus(tmp_path / "data"), 1, 1, None, most=4)
     assert figures["speed"] > 0 and set(figures) == {"ended", "speed", "load"}
+    slim.main(["work/adversarial", "-o", "codec.pt"])
+    codec.main(["adversarial", str(nano.path), "data", "more", "--start", "codec.pt", "--steps", "1"])
+    begun, state = loop.trained(Path("codec.pt")), torch.load("more/adversarial/checkpoint.pt", weights_only=True)
+    moved = {name for name, value in begun["code2wav"].items()
+             if not torch.equal(value.float(), state["modules"][f"code2wav.{name}"])}
+    assert state["step"] == 1 and moved and all(re.match("entry|decoder|post_", name) for name in moved)
 
 
 def test_the_shipped_config_fits_the_architecture():

@@ -165,7 +165,7 @@ def test_the_vocoder_goes_on_from_measured_features(nano, corpus, latents, tmp_p
 
 def test_the_talker_learns_a_batch_and_looks_at_the_text(nano, corpus, tmp_path):  # noqa: F811
     stage = upto(TalkerStage, 1, nano, talker_data(nano, corpus), "cpu")
-    batch = stage.data.collate(stage.data.train[:4], np.random.default_rng(0))
+    batch = stage.data.collate(stage.data.train[:4], np.random.default_rng(0), "full")
     optimizer = torch.optim.AdamW(stage.modules.parameters(), lr=3e-3)
     seen = []
     for _ in range(30):

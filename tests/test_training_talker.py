@@ -28,15 +28,15 @@ def pair(stage, nano, corpus, tmp_path_factory):  # noqa: F811
     return export(nano, stage.speech, merges, tmp_path_factory.mktemp("pair"), type="f32")
 
 
-@pytest.mark.parametrize("full", [0, 1])
+@pytest.mark.parametrize("layout", ["full", "streaming"])
 @torch.no_grad()
-def test_rows_are_those_of_the_engine(stage, pair, full):
+def test_rows_are_those_of_the_engine(stage, pair, layout):
     """Prompt, overlay and frames of a training item, against the engine's own embedding of the same request."""
     data = stage.data
-    data.full, data.silent = full, 0
+    data.silent = 0
     u = data.train[3]
     for draw in range(20):  # until the language drawn is the one asked for below
-        batch = data.collate([u], np.random.default_rng(draw))
+        batch = data.collate([u], np.random.default_rng(draw), layout)
         if batch.codec[0, 4] == data.special.think_bos and batch.codec[0, 3] == data.special.think:
             break
     rows = stage.rows(batch, replace=0)[0]
@@ -44,8 +44,7 @@ def test_rows_are_those_of_the_engine(stage, pair, full):
     clip = stage.speech.speaker_encoder(batch.clips[0])
     voice = engine.voice_from_clip(np.zeros(24000, np.float32), "v")
     voice = type(voice)("v", clip.numpy(), None, None, engine.pair.fingerprint(), engine.pair.name)
-    plan = engine.plan(SpeechRequest(u.text, voice=voice, language="english",
-                                     text_mode="full" if full else "streaming"))
+    plan = engine.plan(SpeechRequest(u.text, voice=voice, language="english", text_mode=layout))
     prompt = engine.embed(plan.prompt)
     start = int(batch.starts[0])
     assert len(prompt.rows) == start and (rows[:start] - prompt.rows).abs().max() < 1e-5
@@ -60,7 +59,7 @@ def test_rows_are_those_of_the_engine(stage, pair, full):
 def test_losses_are_the_products_own_likelihoods(stage, pair):
     """Cross entropy of codebook 0, step by step with the engine's cache; EOS is the last target."""
     u = stage.data.train[0]
-    batch = stage.data.collate([u], np.random.default_rng(2))
+    batch = stage.data.collate([u], np.random.default_rng(2), "streaming")
     talker = load_engine(*pair, device="cpu", dtype="float32").models.talker
     cache = talker.decoder.new_cache(8)
     rows, start = stage.rows(batch, 0)[0], int(batch.starts[0])
@@ -75,9 +74,8 @@ def test_losses_are_the_products_own_likelihoods(stage, pair):
 
 @torch.no_grad()
 def test_the_words_keys_follow_the_sound(stage):
-    stage.data.full = 1
     u = stage.data.train[5]
-    batch = stage.data.collate([u], np.random.default_rng(0))
+    batch = stage.data.collate([u], np.random.default_rng(0), "full")
     ids, _ = stage.data.reader.read(u.text)
     assert batch.text[0][batch.keys[0]].tolist() == ids
     centres = batch.centres[0][batch.keys[0]]
@@ -88,12 +86,25 @@ def test_the_words_keys_follow_the_sound(stage):
 def test_padding_changes_nothing(stage):
     """An utterance alone and beside a longer one: the same loss, as long as nothing is drawn."""
     data = stage.data
-    data.full, data.silent = 1, 1
+    data.silent = 1
     short, long = data.train[0], data.train[-1]
-    alone, both = (data.collate(us, np.random.default_rng(4)) for us in ([short], [short, long]))
+    alone, both = (data.collate(us, np.random.default_rng(4), "full") for us in ([short], [short, long]))
     n = alone.text.shape[1]
     hidden = [batched.decoder(stage.speech.talker.decoder, stage.rows(b, 0))[0][0, :n] for b in (alone, both)]
     assert (hidden[0] - hidden[1]).abs().max() < 1e-5
+
+
+@torch.no_grad()
+def test_only_those_with_a_speaker_have_a_clip(stage):
+    data = stage.data
+    data.silent = 0.5
+    batch = data.collate(data.train[:8], np.random.default_rng(0), "streaming")
+    with_speaker = (batch.codec == SPEAKER).any(1)
+    assert 0 < with_speaker.sum() < 8 and len(batch.clips) == with_speaker.sum()
+    rows, where = stage.rows(batch, 0), torch.where(batch.codec == SPEAKER)
+    pad = stage.speech.text_embedding.weight[data.special.text_pad]
+    for row, clip in zip(rows[where], batch.clips, strict=True):
+        assert (row - pad - stage.speech.speaker_encoder(clip)).abs().max() < 1e-5
 
 
 def test_the_pair_is_one_and_speaks(pair, stage):

@@ -1,6 +1,6 @@
 """Train the codec, one stage after the other.
 
-    python -m training.codec latents CONFIG DATA WORK [--minutes N] [--threads N] [--device cuda]
+    python -m training.codec latents CONFIG DATA WORK [--minutes N] [--steps N] [--threads N] [--device cuda]
     python -m training.codec prevocoder …       # beside it, on another core; may be left out
     python -m training.codec vocoder …
     python -m training.codec adversarial …
@@ -9,6 +9,8 @@ latents      encoder, quantiser and the decoder's transformer half learn to carr
 prevocoder   the convolutional half learns to speak from what is measured, with noise, as long as there are no latents
 vocoder      it learns to speak from the latents; the rest stays (together they destroyed the latents)
 adversarial  the convolutional half once more, against a small discriminator
+
+With `--start FILE` of `training.slim` vocoder and adversarial go on from that codec instead of the stages before them.
 """
 
 from collections.abc import Mapping
@@ -24,7 +26,7 @@ from training.codec_model import Codec, feature_rows
 from training.corpus import Corpus, Crops
 from training.discriminator import Discriminator, judge_loss, maker_losses
 from training.features import COLUMNS, HOP, pack
-from training.loop import finish, mixed, prepare, stage_arguments, train, trained
+from training.loop import mixed, prepare, run, stage_arguments, trained
 from training.losses import feature_figures, feature_losses, sound_losses, start_loss
 from training.model import Nano
 from training.optim import optimizers
@@ -85,11 +87,14 @@ class Vocoder:
 
     name, average = "vocoder", 300
 
-    def __init__(self, nano: Nano, corpus: Corpus, work: Path, device: str):
+    def __init__(self, nano: Nano, corpus: Corpus, work: Path, device: str, start: Path | None = None):
         self.codec, self.corpus, self.device = Codec(nano, device), corpus, device
         values = nano.values[self.name]
         self.steps, self.rate, self.batch, self.columns = (values[k] for k in ("steps", "rate", "batch", "columns"))
-        self._load(work)
+        if start:
+            self._take(start)
+        else:
+            self._load(work)
         self.codec.encoder.requires_grad_(False)
         for _, p in self.codec.front():
             p.requires_grad_(False)
@@ -98,9 +103,12 @@ class Vocoder:
         compiled = values.get("compile", False)
         self._speak = torch.compile(self._waveform) if compiled else self._waveform
 
-    def _load(self, work: Path) -> None:
-        for name, values in trained(work / "latents").items():
+    def _take(self, before: Path) -> None:
+        for name, values in trained(before).items():
             getattr(self.codec, name).load_state_dict(values)
+
+    def _load(self, work: Path) -> None:
+        self._take(work / "latents")
         if (work / Prevocoder.name).exists():
             before = trained(work / Prevocoder.name)["code2wav"]
             for name, p in self.codec.back():
@@ -167,8 +175,8 @@ class Adversarial(Vocoder):
 
     name = "adversarial"
 
-    def __init__(self, nano: Nano, corpus: Corpus, work: Path, device: str):
-        super().__init__(nano, corpus, work, device)
+    def __init__(self, nano: Nano, corpus: Corpus, work: Path, device: str, start: Path | None = None):
+        super().__init__(nano, corpus, work, device, start)
         self.judges = Discriminator().to(device)
         self.modules["judges"] = self.judges
         self.optimizers += optimizers(self.judges.named_parameters(), muon=False, betas=(0.8, 0.99))
@@ -176,8 +184,7 @@ class Adversarial(Vocoder):
         self.warmup = nano.values[self.name]["warmup"]  # steps in which only the judges learn to be heard
 
     def _load(self, work: Path) -> None:
-        for name, values in trained(work / "vocoder").items():
-            getattr(self.codec, name).load_state_dict(values)
+        self._take(work / "vocoder")
 
     def step(self, number: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
         made, real, first = self.speak(rng)
@@ -198,13 +205,15 @@ STAGES = {"latents": Latents, "prevocoder": Prevocoder, "vocoder": Vocoder, "adv
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args = stage_arguments("training.codec", __doc__.splitlines()[0], STAGES).parse_args(arguments)
+    parser = stage_arguments("training.codec", __doc__.splitlines()[0], STAGES)
+    parser.add_argument("--start", type=Path, help="file of training.slim that vocoder or adversarial go on from")
+    args = parser.parse_args(arguments)
     prepare(args.threads)
     torch.manual_seed(0)
     nano, corpus = Nano.read(args.config), Corpus(args.data)
     stage = (Latents(nano, corpus, args.device) if args.stage == "latents"
-             else STAGES[args.stage](nano, corpus, args.work, args.device))
-    finish(train(stage, args.work, args.minutes))
+             else STAGES[args.stage](nano, corpus, args.work, args.device, args.start))
+    run(stage, args)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from training import batched
 from training.codec_model import load_codec
 from training.corpus import Corpus
-from training.loop import finish, mixed, prepare, stage_arguments, train, trained
+from training.loop import mixed, prepare, run, stage_arguments, trained
 from training.model import CODEC_IDS, Nano, Speech
 from training.optim import optimizers
 from training.talker_data import NOTHING, SPEAKER, Batch, TalkerData, all_codes
@@ -85,9 +85,9 @@ class TalkerStage:
         predictor = self.speech.predictor
         x = self.speech.text_embedding(batch.text)
         tags = predictor.first_embedding[batch.codec.clamp(min=0)]
-        vectors = torch.func.vmap(self.speech.speaker_encoder)(batch.clips)
         x = x + torch.where((batch.codec > NOTHING)[..., None], tags, 0)
-        x = x + torch.where((batch.codec == SPEAKER)[..., None], vectors[:, None], 0)
+        if len(batch.clips):
+            x = x.index_put(torch.where(batch.codec == SPEAKER), self._vectors(batch.clips), accumulate=True)
         codes = self._disturbed(batch.codes, replace) if replace else batch.codes
         frames = predictor.first_embedding[codes[..., 0]]
         for book in range(self.used - 1):
@@ -97,6 +97,9 @@ class TalkerStage:
         spoken = (shifted >= 0) & (shifted < batch.lengths[:, None])
         moved = frames.gather(1, shifted.clamp(min=0)[..., None].expand(-1, -1, x.shape[-1]))
         return x + torch.where(spoken[..., None], moved, 0)
+
+    def _vectors(self, clips: Tensor) -> Tensor:
+        return torch.func.vmap(self.speech.speaker_encoder)(clips)
 
     def _disturbed(self, codes: Tensor, share: float) -> Tensor:
         flat = codes.flatten(0, 1)
@@ -127,13 +130,15 @@ class TalkerStage:
         return -right.mean(), (rows * batch.keys[:, None]).sum(-1)[said].mean()
 
     def report(self) -> Mapping[str, float]:
-        """Losses on held-out texts; `loss`, what early stopping looks at, is of a whole frame."""
+        """Losses on held-out texts, each in both layouts; `loss`, what early stopping looks at, is of a whole frame."""
         chosen = self.data.held_out[:_HELD_OUT]
         if not chosen:
             return {}
-        batch = self.data.collate(chosen, np.random.default_rng(0)).to(self.device)
-        losses = {name: float(value) for name, value in self.losses(batch).items()}
-        return losses | {"loss": losses["first"] + (self.used - 1) * losses["rest"]}
+        full, streaming = (self.losses(self.data.collate(chosen, np.random.default_rng(0), layout).to(self.device))
+                           for layout in ("full", "streaming"))
+        losses = {name: float(full[name] + streaming[name]) / 2 for name in full}
+        return losses | {"first_streaming": float(streaming["first"]),
+                         "loss": losses["first"] + (self.used - 1) * losses["rest"]}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -146,7 +151,7 @@ def main(arguments: list[str] | None = None) -> None:
     codes = all_codes(corpus, load_codec(nano, trained(args.work / args.codec)), args.work / "codes.npz")
     data = TalkerData(nano, corpus, codes, read_merges(args.data / "merges.txt"),
                       silent=nano.values["talker_training"]["silent"])
-    finish(train(TalkerStage(nano, data, args.device), args.work, args.minutes))
+    run(TalkerStage(nano, data, args.device), args)
 
 
 if __name__ == "__main__":

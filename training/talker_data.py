@@ -14,7 +14,7 @@ from training.corpus import Corpus, Utterance
 from training.features import FRAME, RATE
 from training.model import Nano
 from training.text import Reader
-from tts_cli.audio.mel import HOP, log_mel
+from tts_cli.audio.mel import HOP, MELS, log_mel
 from tts_cli.qwen3tts.prompt import SpecialTokens, build_prompt
 
 NOTHING, SPEAKER = -1, -2       # in place of a codec row
@@ -28,7 +28,7 @@ class Batch:
 
     text     int64 [B, n], ids of the text side; codec int64 [B, n] of the prompt's codec side, NOTHING, or SPEAKER
     codes    int64 [B, F, 16], the frames; starts [B]: the row of the first of them; lengths [B] in frames
-    clips    log-mel [B, 128, CLIP] of other speech of the same voice
+    clips    log-mel [S, 128, CLIP] of other speech of the same voice, for each of the S items that have a speaker
     keys     bool [B, n], rows that bring a token of the text to be said
     centres  float32 [B, n], when it is said, in frames; 0 elsewhere
     """
@@ -47,7 +47,7 @@ class Batch:
 
 
 class TalkerData:
-    """modes: share of the layout "full" (all text in front) against "streaming"; silent: share without a speaker."""
+    """full: share of the layout "full" (all text in front) against "streaming"; silent: share without a speaker."""
 
     def __init__(self, nano: Nano, corpus: Corpus, codes: dict[str, np.ndarray], merges: Sequence[str],
                  full: float = 0.5, silent: float = 0.1, longest: int = 160):
@@ -67,10 +67,12 @@ class TalkerData:
         count = max(1, frames // self.train[longest].frames)
         first = max(0, longest + 1 - 4 * count)
         chosen = rng.integers(first, longest + 1, count)
-        return self.collate([self.train[i] for i in chosen], rng)
+        layout = "full" if rng.random() < self.full else "streaming"
+        return self.collate([self.train[i] for i in chosen], rng, layout)
 
-    def collate(self, utterances: Sequence[Utterance], rng: np.random.Generator) -> Batch:
-        items = [self._item(u, rng) for u in utterances]
+    def collate(self, utterances: Sequence[Utterance], rng: np.random.Generator, layout: str) -> Batch:
+        """All in the same layout: mixed ones are of different lengths, and a quarter would be padding."""
+        items = [self._item(u, rng, layout) for u in utterances]
         starts = torch.tensor([len(codec) for _, codec, _, _ in items])
         lengths = torch.tensor([u.frames for u in utterances])
         rows, frames = int((starts + lengths).max()), int(lengths.max())
@@ -83,15 +85,17 @@ class TalkerData:
             codes[i, :u.frames] = torch.from_numpy(self.codes[key(u)].astype(np.int64))
             keys[i, body] = 1
             centres[i, body] = torch.tensor(times)
-        clips = torch.stack([self._clip(u.voice, rng) for u in utterances])
+        clips = [self._clip(u.voice, rng) for u, item in zip(utterances, items, strict=True) if SPEAKER in item[1]]
+        clips = torch.stack(clips) if clips else torch.zeros(0, MELS, CLIP)
         return Batch(text, codec, codes, starts, lengths, clips, keys.bool(), centres)
 
-    def _item(self, u: Utterance, rng: np.random.Generator) -> tuple[list[int], list[int], list[int], list[float]]:
+    def _item(self, u: Utterance, rng: np.random.Generator, layout: str
+              ) -> tuple[list[int], list[int], list[int], list[float]]:
         """Text ids of all rows, codec ids of the prompt, the rows of the body's tokens and their times in frames."""
         ids, letters = self.reader.read(u.text)
         speaker = None if rng.random() < self.silent else np.zeros(0, np.float32)
         prompt = build_prompt(self.special, ids, language=_LANGUAGE if rng.random() < 0.5 else "auto",
-                              text_mode="full" if rng.random() < self.full else "streaming", speaker=speaker)
+                              text_mode=layout, speaker=speaker)
         codec = [NOTHING if item is None else SPEAKER if isinstance(item, np.ndarray) else item
                  for item in prompt.codec]
         text = [*prompt.text, *prompt.overlay][:len(codec) + u.frames]
