@@ -240,6 +240,20 @@ def test_the_kind_is_known_with_and_without_our_metadata(tmp_path, variant, mode
     assert "english" in engine.languages and not any("dialect" in name for name in engine.languages)
 
 
+def test_a_model_of_one_voice_speaks_in_it_and_does_not_clone(tmp_path):
+    edits = {"tts_cli.single_voice": True, "tts_cli.text_mode": "full"}
+    engine = open_engine(*tiny_pair(tmp_path, talker_edits=edits))
+    assert engine.default_clip is None and engine.plan(request()).text_mode == "full"
+    assert engine.plan(request(text_mode="streaming")).text_mode == "streaming"
+    with pytest.raises(UsageError, match="one voice"):
+        engine.check_cloning(False)
+
+
+def test_a_text_layout_that_there_is_not_is_refused(tmp_path):
+    with pytest.raises(ModelFileError, match="sideways.*full or streaming"):
+        open_engine(*tiny_pair(tmp_path, talker_edits={"tts_cli.text_mode": "sideways"}))
+
+
 @pytest.mark.parametrize("variant", ["custom_voice", "voice_design"])
 def test_cloning_with_another_kind_names_the_one_that_can(tmp_path, variant):
     engine = open_engine(*tiny_pair(tmp_path, variant=variant))

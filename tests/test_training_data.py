@@ -49,6 +49,30 @@ def test_shards_go_on_where_they_were_cut(tmp_path):
     assert [u.text for u in again.train] == [u.text for u in whole.train]
 
 
+def test_a_shifted_voice_is_higher_and_as_long(monkeypatch):
+    one, other = (teachers.make_teacher(name).speak("One two six", 0) for name in ("hum:low", "hum:low@1.25"))
+    assert len(other.samples) == pytest.approx(len(one.samples), rel=0.3)  # its silence is not slower
+    tops = [np.abs(np.fft.rfft(s.samples, RATE)).argmax() for s in (one, other)]
+    assert tops[1] == pytest.approx(1.25 * tops[0], rel=0.02)
+    assert other.marks[-1][0] == one.marks[-1][0] and other.marks[-1][1] <= len(other.samples) / RATE
+
+
+def test_kokoro_teaches_in_mixed_voices_and_tells_when_words_sound(kokoro):
+    text = "Hello there, Anna."
+    spoken = teachers.make_teacher("kokoro:af_heart:0.6,bm_george:0.4").speak(text, 1)
+    letters, seconds = zip(*spoken.marks, strict=True)
+    assert letters == (0, 5, 12, 18) and sorted(seconds) == list(seconds)
+    loud = np.flatnonzero(np.abs(spoken.samples) > 0.02) / RATE
+    assert abs(seconds[0] - loud[0]) < 0.2 and abs(seconds[-1] - loud[-1]) < 0.3
+
+
+@pytest.mark.parametrize("name, told", [
+    ("nobody:low", "hibari:VOICE"), ("hibari:low", "heart"), ("hibari:heart@3", "factor"), ("kokoro:nobody", "nobody")])
+def test_voices_that_there_are_not(name, told):
+    with pytest.raises(ValueError, match=told):
+        teachers.make_teacher(name)
+
+
 def test_held_out_texts_are_in_no_crop(tmp_path):
     corpus = make(tmp_path, hours=0.02)
     assert corpus.held_out[0].number == 0 and not any(u.number % texts.HELD_OUT for u in corpus.held_out)

@@ -50,6 +50,9 @@ squeeze = 8
 tokens = 300
 languages = { english = 2050 }
 
+[use]
+text_mode = "full"
+
 [sampling]
 temperature = 0.8
 top_k = 50
@@ -117,12 +120,12 @@ class Humming:
     def __init__(self, voice: str):
         self._base = {"low": 90, "high": 180}[voice]
 
-    def speak(self, text: str, seed: int) -> Spoken:
+    def speak(self, text: str, seed: int, speed: float = 1.0) -> Spoken:
         if "zero" in text:
             raise ValueError("not this one")
         parts = [np.zeros(RATE // 10)]
         for word in text.split():
-            t = np.arange(RATE // 5) / RATE
+            t = np.arange(int(RATE / 5 / speed)) / RATE
             tone = sum(np.sin(2 * np.pi * (self._base + 10 * len(word)) * k * t) / k for k in range(1, 6))
             parts += [0.1 * tone * np.hanning(len(t)), np.zeros(RATE // 50)]
         samples = np.concatenate([*parts, np.zeros(RATE // 10)]).astype(np.float32)

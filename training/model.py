@@ -5,7 +5,7 @@
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -87,8 +87,9 @@ class Nano:
                    decoder_dim=c["decoder"], upsample_rates=[8, 5, 4, 3], upsampling_ratios=[2, 2],
                    sliding_window=72, rms_norm_eps=1e-5, rope_theta=1e4)
         where = str(self.path)
-        return read_config(Section(root, where), Section(dict(decoder_config=wav), where),
-                           Section(v["sampling"], where))
+        config = read_config(Section(root, where), Section(dict(decoder_config=wav), where),
+                             Section(v["sampling"], where))
+        return replace(config, **v["use"])
 
 
 def code2wav_config(nano: Nano) -> Code2WavConfig:

@@ -22,7 +22,7 @@ from tts_cli.qwen3tts.codec import NO_CODEC_ENCODER, embed_clip, encode_clip
 from tts_cli.qwen3tts.generate import speech
 from tts_cli.qwen3tts.layers import KVCache
 from tts_cli.qwen3tts.pair import Pair
-from tts_cli.qwen3tts.plan import Plan, default_text_mode, make_plan
+from tts_cli.qwen3tts.plan import Plan, make_plan
 from tts_cli.qwen3tts.prompt import Prompt
 from tts_cli.qwen3tts.static_steps import ROWS, StaticModels
 from tts_cli.qwen3tts.steps import PromptRows
@@ -90,7 +90,7 @@ class Qwen3TTSEngine:
     @property
     def default_clip(self) -> Path | None:
         """The recording a Base model speaks like when no voice is given; it would choose one at random."""
-        return REFERENCE_CLIP if self.kind == "base" else None
+        return REFERENCE_CLIP if self.kind == "base" and not self.pair.single_voice else None
 
     @property
     def together(self) -> int:
@@ -102,7 +102,7 @@ class Qwen3TTSEngine:
 
     @property
     def text_mode(self) -> str:
-        return default_text_mode(self.kind)
+        return self.pair.text_mode
 
     def describe(self) -> list[str]:
         """See `Engine.describe`."""
@@ -190,6 +190,8 @@ class Qwen3TTSEngine:
         """Refuse, by headers alone, what `voice_from_clip` could not do. Raises `UsageError`."""
         if self.pair.speaker_encoder is None:
             raise UsageError(f"cloning: a {self.kind} checkpoint has no speaker encoder; use a Base checkpoint")
+        if self.pair.single_voice:
+            raise UsageError(f"cloning: {self.pair.name} was trained on one voice; use a Base checkpoint of Qwen3-TTS")
         if transcript and self.pair.codec_encoder is None:
             raise UsageError(NO_CODEC_ENCODER.format(self.pair.mmproj.path.name))
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tts_cli.engine import TEXT_MODES
 from tts_cli.errors import ModelFileError, UsageError
 from tts_cli.gguf.file import GGUFFile
 from tts_cli.gguf.tokenizer import Tokenizer
@@ -79,6 +80,17 @@ class Pair:
             self.kind == "custom_voice" and self.talker.get("tts_cli.model_size", str, "") != "0b6")
 
     @property
+    def single_voice(self) -> bool:
+        """Whether it was trained on one voice, which it speaks in by itself, and cannot clone."""
+        return self.talker.get("tts_cli.single_voice", bool, False)
+
+    @property
+    def text_mode(self) -> str:
+        """The layout this model is used with: what its file says, else that of its kind in the reference
+        implementation."""
+        return self.talker.get("tts_cli.text_mode", str, "streaming" if self.kind == "base" else "full")
+
+    @property
     def dialects(self) -> dict[str, str]:
         """Speakers that speak a dialect of Chinese, by name."""
         entries = self.talker.get("tts_cli.speaker_dialects", list[str], [])
@@ -115,6 +127,9 @@ class Pair:
             if a != b:
                 raise ModelFileError(f"{self.talker.path.name} and {self.mmproj.path.name} do not fit: "
                                      f"{left} {a}, {right} {b}")
+        if self.text_mode not in TEXT_MODES:
+            raise ModelFileError(f"{self.talker.path}: tts_cli.text_mode is {self.text_mode!r}, expected "
+                                 f"{' or '.join(TEXT_MODES)}")
         x = self.special
         tokens = (x.codec_pad, x.codec_bos, x.codec_eos, x.think, x.nothink, x.think_bos, x.think_eos,
                   *x.languages.values(), *x.speakers.values())

@@ -45,7 +45,7 @@ def make_plan(pair: Pair, request: SpeechRequest, seed: int) -> Plan:
         speaker, reference = _cloned(pair, voice)
     elif voice is not None:
         language, speaker = _named(pair, voice, language)
-    text_mode = request.text_mode or default_text_mode(pair.kind)
+    text_mode = request.text_mode or pair.text_mode
     prompt = build_prompt(pair.special, body, language=language, text_mode=text_mode, speaker=speaker,
                           instruct=_instruction(pair, request.instruct), reference=reference)
     room = pair.config.context - len(prompt)
@@ -59,11 +59,6 @@ def make_plan(pair: Pair, request: SpeechRequest, seed: int) -> Plan:
     prompt = replace(prompt, overlay=prompt.overlay[:max_frames])
     return Plan(prompt, loop_options(pair, request, seed, max_frames), text_mode,
                 reference.codes if reference else None)
-
-
-def default_text_mode(kind: str) -> str:
-    """The layout the checkpoint kind is used with in the reference implementation."""
-    return "streaming" if kind == "base" else "full"
 
 
 def loop_options(pair: Pair, r: SpeechRequest, seed: int, max_frames: int) -> LoopOptions:

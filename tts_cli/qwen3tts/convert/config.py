@@ -90,8 +90,10 @@ def _short(value: Any) -> str:
 class ModelConfig:
     """What conversion needs to know of one model besides its weights.
 
-    sampling    `general.sampling.*` name to value, and sub_temp, sub_top_k, sub_top_p for the code predictor;
-                empty without a generation_config.json
+    sampling      `general.sampling.*` name to value, and sub_temp, sub_top_k, sub_top_p for the code predictor;
+                  empty without a generation_config.json
+    single_voice  it speaks in one voice by itself, and cannot clone
+    text_mode     the layout it is used with, where that is not the one of its kind
     """
 
     dims: Dims
@@ -101,6 +103,8 @@ class ModelConfig:
     model_size: str
     activation: str
     sampling: dict[str, float] = field(default_factory=dict)
+    single_voice: bool = False
+    text_mode: str | None = None
 
     @property
     def talker(self) -> Section:
@@ -254,6 +258,10 @@ def talker_metadata(config: ModelConfig, vocabulary, name: str, type: str, param
                 if isinstance(dialect, str)]
     if dialects:
         entries.append(array("tts_cli.speaker_dialects", dialects, V.STRING))
+    if config.single_voice:
+        entries.append(flag("tts_cli.single_voice", True))
+    if config.text_mode:
+        entries.append(string("tts_cli.text_mode", config.text_mode))
     for key in ("sub_temp", "sub_top_k", "sub_top_p"):
         if key in config.sampling:
             value = config.sampling[key]
