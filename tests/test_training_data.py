@@ -1,6 +1,7 @@
 """Texts, speech in shards that can be gone on with, and what is measured of it."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -49,7 +50,29 @@ def test_shards_go_on_where_they_were_cut(tmp_path):
     assert [u.text for u in again.train] == [u.text for u in whole.train]
 
 
-def test_a_shifted_voice_is_higher_and_as_long(monkeypatch):
+def test_words_and_phonemes_have_the_times_of_the_model():
+    """Of the real hibari: words are loud between their marks."""
+    text = "Six boxes. Two more, Anna."
+    spoken = teachers.make_teacher("hibari:heart").speak(text, 0)
+    letters, seconds = zip(*spoken.marks, strict=True)
+    assert letters == (0, 3, 4, 10, 11, 14, 15, 20, 21, 26) and sorted(seconds) == list(seconds)
+    spans = [spoken.samples[int(a * RATE):int(b * RATE)] for a, b in pairwise(seconds)]
+    assert min(np.abs(word).max() for word in spans[::2]) > 0.1
+    assert np.abs(spans[3]).reshape(-1)[:len(spans[3]) // 480 * 480].reshape(-1, 480).max(1).min() < 0.02  # a pause
+    assert "".join(symbol for symbol, _ in spoken.sounds).startswith("sɪks")
+    ends = [end for _, end in spoken.sounds]
+    assert sorted(ends) == ends and ends[-1] == pytest.approx(len(spoken.samples) / RATE, abs=0.01)
+    assert spoken.sounds[0][0] == spoken.sounds[-1][0] == ""
+
+
+def test_marks_where_words_and_phonemes_differ_in_number():
+    sounds = [("", 0.1), ("ˈ", 0.15), ("a", 0.2), (",", 0.3), (" ", 0.4), ("b", 0.5), ("", 0.6)]
+    assert teachers.word_marks("Ah, be", sounds) == [(0, 0.1), (3, 0.2), (4, 0.4), (6, 0.5)]
+    assert teachers.word_marks("AB", sounds) == [(0, 0.1), (2, 0.5)]
+    assert teachers.tidy_sounds(sounds) == [("", 0.15), ("a", 0.2), ("", 0.4), ("b", 0.5), ("", 0.6)]
+
+
+def test_a_shifted_voice_is_higher_and_as_long():
     one, other = (teachers.make_teacher(name).speak("One two six", 0) for name in ("hum:low", "hum:low@1.25"))
     assert len(other.samples) == pytest.approx(len(one.samples), rel=0.3)  # its silence is not slower
     tops = [np.abs(np.fft.rfft(s.samples, RATE)).argmax() for s in (one, other)]
@@ -61,7 +84,7 @@ def test_kokoro_teaches_in_mixed_voices_and_tells_when_words_sound(kokoro):
     text = "Hello there, Anna."
     spoken = teachers.make_teacher("kokoro:af_heart:0.6,bm_george:0.4").speak(text, 1)
     letters, seconds = zip(*spoken.marks, strict=True)
-    assert letters == (0, 5, 12, 18) and sorted(seconds) == list(seconds)
+    assert letters == (0, 5, 6, 12, 13, 18) and sorted(seconds) == list(seconds)
     loud = np.flatnonzero(np.abs(spoken.samples) > 0.02) / RATE
     assert abs(seconds[0] - loud[0]) < 0.2 and abs(seconds[-1] - loud[-1]) < 0.3
 

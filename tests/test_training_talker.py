@@ -1,5 +1,8 @@
 """What the talker is trained on is what the product shows it when it speaks."""
 
+from dataclasses import replace
+from itertools import groupby
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +11,7 @@ from tiny_training import corpus, nano, talker_data  # noqa: F401 - fixtures
 from training import batched
 from training.export import export
 from training.talker import EOS, TalkerStage
-from training.talker_data import NOTHING, SPEAKER
+from training.talker_data import NOTHING, SPEAKER, UNKNOWN
 from training.text import read_merges
 from tts_cli.engine import SpeechRequest
 from tts_cli.loading import load_engine
@@ -80,6 +83,30 @@ def test_the_words_keys_follow_the_sound(stage):
     assert batch.text[0][batch.keys[0]].tolist() == ids
     centres = batch.centres[0][batch.keys[0]]
     assert (centres.diff() >= 0).all() and centres[0] >= 1 and centres[-1] <= u.frames
+
+
+def test_each_frame_is_told_its_phoneme(stage):
+    """The sounds of the words in their order, silence around; nothing of one that nobody was trained on."""
+    data = stage.data
+    u = data.train[5]
+    found = data.collate([u], np.random.default_rng(0), "full").sounds[0]
+    said = [symbol for symbol, _ in groupby(data.symbols[i] for i in found) if symbol.strip()]
+    sounds = iter([symbol for symbol, _ in u.sounds])
+    assert len(said) > 3 and all(symbol in sounds for symbol in said)
+    assert data.symbols[found[0]] == data.symbols[found[-1]] == ""
+    nobody_knows = data.collate([replace(u, sounds=(("?", 99.0),))], np.random.default_rng(0), "full")
+    assert (nobody_knows.sounds == UNKNOWN).all() and stage.losses(nobody_knows)["sounds"] == 0
+
+
+def test_what_is_fed_back_is_disturbed_by_codes_and_by_frames(stage):
+    torch.manual_seed(0)
+    codes = torch.arange(8 * 50 * 16).view(8, 50, 16)
+    disturbed = stage._disturbed(codes, 0.2, 1.0)
+    other = disturbed != codes
+    assert torch.isin(disturbed, codes).all()
+    whole = other.all(-1).float().mean(1)
+    assert whole.min() < 0.4 < 0.6 < whole.max()  # of each utterance another share
+    assert 0.1 < other[~other.all(-1)].float().mean() < 0.3
 
 
 @torch.no_grad()

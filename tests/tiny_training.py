@@ -8,7 +8,7 @@ from training.corpus import Corpus
 from training.data import main as make_data
 from training.model import Nano
 from training.talker_data import TalkerData
-from training.teachers import Spoken, word_marks
+from training.teachers import Spoken, tidy_sounds, word_marks
 from training.text import read_merges
 
 RATE = 24000
@@ -96,10 +96,12 @@ rate = 2e-3
 batch_frames = 100
 decay = 0.0
 dropout = 0.1
-replace = 0.4
+replace = 0.2
+replace_frames = 0.6
 frames_share = 0.5
 end_weight = 3.0
 guide = 0.3
+sounds = 1.0
 watch = 1
 silent = 0.3
 patience = 12
@@ -123,13 +125,16 @@ class Humming:
     def speak(self, text: str, seed: int, speed: float = 1.0) -> Spoken:
         if "zero" in text:
             raise ValueError("not this one")
-        parts = [np.zeros(RATE // 10)]
+        parts, sounds = [np.zeros(RATE // 10)], [("", 0.1)]
         for word in text.split():
             t = np.arange(int(RATE / 5 / speed)) / RATE
             tone = sum(np.sin(2 * np.pi * (self._base + 10 * len(word)) * k * t) / k for k in range(1, 6))
             parts += [0.1 * tone * np.hanning(len(t)), np.zeros(RATE // 50)]
+            start, seconds = sounds[-1][1], 0.2 / speed
+            sounds += [(letter, start + seconds * i / len(word)) for i, letter in enumerate(word, 1)]
+            sounds.append((" ", start + seconds + 0.02))
         samples = np.concatenate([*parts, np.zeros(RATE // 10)]).astype(np.float32)
-        return Spoken(samples, word_marks(text, samples, text))
+        return Spoken(samples, word_marks(text, sounds), tidy_sounds(sounds))
 
 
 @pytest.fixture(scope="module")

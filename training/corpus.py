@@ -23,6 +23,7 @@ class Utterance:
     start: int
     frames: int
     marks: tuple[tuple[int, float], ...]
+    sounds: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ class Corpus:
             self._speech.append(np.memmap(index.with_suffix(".i16"), "<i2", "r"))
             self._pitch.append(np.memmap(index.with_suffix(".f32"), "<f4", "r"))
             for line in lines:
-                marks = tuple((letters, seconds) for letters, seconds in line["marks"])
+                marks, sounds = (tuple((what, seconds) for what, seconds in line[name]) for name in ("marks", "sounds"))
                 u = Utterance(index.parent.name, line["number"], line["text"], len(self._speech) - 1, line["start"],
-                              line["frames"], marks)
+                              line["frames"], marks, sounds)
                 (self.held_out if is_held_out(u.number) else self.train).append(u)
         if not self.train:
             raise FileNotFoundError(f"{folder}: no speech here; make it with python -m training.data")

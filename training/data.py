@@ -49,7 +49,8 @@ def speak_shard(folder: Path, voice: str, worker: int, workers: int, texts: list
             # The index comes last: what it names is there.
             speech.flush(), pitches.flush()
             line = dict(number=number, text=texts[number], start=frames, frames=len(samples) // FRAME,
-                        marks=[[letters, round(t, 3)] for letters, t in spoken.marks])
+                        marks=[[letters, round(t, 3)] for letters, t in spoken.marks],
+                        sounds=[[symbol, round(t, 3)] for symbol, t in spoken.sounds])
             index.write(json.dumps(line) + "\n")
             index.flush()
             frames += line["frames"]

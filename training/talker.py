@@ -24,9 +24,9 @@ from training.talker_data import NOTHING, SPEAKER, Batch, TalkerData, all_codes
 from training.text import read_merges
 
 EOS = CODEC_IDS["codec_eos_token_id"]
-_SPREAD = 2.0           # frames around its time in which a token may be looked at
+_SPREAD = 1.2           # frames around its time in which a token may be looked at
 _HELD_OUT = 32          # utterances in a report
-_PLAIN = dict(dropout=0.0, replace=0.0, frames_share=1, end_weight=1.0)
+_PLAIN = dict(dropout=0.0, replace=0.0, replace_frames=0.0, frames_share=1, end_weight=1.0)
 
 
 class TalkerStage:
@@ -38,26 +38,29 @@ class TalkerStage:
         self.steps, self.rate, self.patience = v["steps"], v["rate"], v["patience"]
         self.used = len(nano.fsq().books)
         speech = self.speech = Speech(nano).to(device)
+        self.sounds = nn.Linear(speech.talker.head.shape[1], len(data.symbols)).to(device)  # is not exported
         self.modules = nn.ModuleDict(dict(talker=speech.talker, predictor=speech.predictor,
                                           speaker_encoder=speech.speaker_encoder,
-                                          text_embedding=speech.text_embedding))
+                                          text_embedding=speech.text_embedding, sounds=self.sounds))
         self.optimizers = optimizers(self.modules.named_parameters(), betas=(0.9, 0.95), decay=v["decay"])
 
     def step(self, number: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
         batch = self.data.batch(rng, self.values["batch_frames"]).to(self.device)
         with mixed(self.device):
             losses = self.losses(batch, training=True)
-        (losses["first"] + losses["rest"] + self.values["guide"] * losses["guide"]).backward()
+        v = self.values
+        (losses["first"] + losses["rest"] + v["guide"] * losses["guide"] + v["sounds"] * losses["sounds"]).backward()
         return {name: value.detach() for name, value in losses.items()}
 
     def losses(self, batch: Batch, training: bool = False) -> dict[str, Tensor]:
         """Cross entropies in nats, and how the watched head looks at the text; when training, made harder.
 
         first    of codebook 0 and the end;  rest: of a code of the other books
+        sounds   of the phoneme, from what codebook 0 is read from
         guide    -log of the watched head's attention near the right text;  text: all it gives to the text
         """
         v = self.values if training else self.values | _PLAIN
-        x = self.rows(batch, v["replace"])
+        x = self.rows(batch, v["replace"], v["replace_frames"])
         hidden, seen = batched.decoder(self.speech.talker.decoder, x, v["dropout"], v["watch"])
         index = batch.starts[:, None] - 1 + torch.arange(batch.codes.shape[1] + 1, device=x.device)
         real = torch.arange(index.shape[1], device=x.device) <= batch.lengths[:, None]  # the end is the last target
@@ -71,16 +74,20 @@ class TalkerStage:
         first = F.cross_entropy(logits, target[real], weights)
         said = real & (torch.arange(index.shape[1], device=x.device) < batch.lengths[:, None])
         frames, codes = at[said], batch.codes[said[:, :-1]]
+        heard = batch.sounds[said[:, :-1]]
+        sounds = F.cross_entropy(self.sounds(frames).float(), heard, reduction="sum") / (heard >= 0).sum().clamp(min=1)
         if v["frames_share"] < 1:
             chosen = torch.randperm(len(frames), device=x.device)[:max(1, int(v["frames_share"] * len(frames)))]
             frames, codes = frames[chosen], codes[chosen]
         guide, text = self._guide(seen.float(), batch, index, said)
-        return {"first": first, "rest": self._rest(frames, codes).mean(), "guide": guide, "text": text}
+        return {"first": first, "rest": self._rest(frames, codes).mean(), "sounds": sounds, "guide": guide,
+                "text": text}
 
-    def rows(self, batch: Batch, replace: float) -> Tensor:
+    def rows(self, batch: Batch, replace: float = 0.0, replace_frames: float = 0.0) -> Tensor:
         """The talker's input [B, n, H], as `Qwen3TTSEngine.embed` and the loop make it.
 
-        replace  share of the fed-back codes of books 1 .. that become those of other frames, a tenth of it of book 0
+        replace         share of the fed-back codes that become those of other frames
+        replace_frames  the most of an utterance's frames that become other frames as a whole; each has its own share
         """
         predictor = self.speech.predictor
         x = self.speech.text_embedding(batch.text)
@@ -88,7 +95,7 @@ class TalkerStage:
         x = x + torch.where((batch.codec > NOTHING)[..., None], tags, 0)
         if len(batch.clips):
             x = x.index_put(torch.where(batch.codec == SPEAKER), self._vectors(batch.clips), accumulate=True)
-        codes = self._disturbed(batch.codes, replace) if replace else batch.codes
+        codes = self._disturbed(batch.codes, replace, replace_frames) if replace else batch.codes
         frames = predictor.first_embedding[codes[..., 0]]
         for book in range(self.used - 1):
             frames = frames + predictor.embeddings[book][codes[..., book + 1]]
@@ -101,12 +108,12 @@ class TalkerStage:
     def _vectors(self, clips: Tensor) -> Tensor:
         return torch.func.vmap(self.speech.speaker_encoder)(clips)
 
-    def _disturbed(self, codes: Tensor, share: float) -> Tensor:
+    def _disturbed(self, codes: Tensor, share: float, frames: float) -> Tensor:
         flat = codes.flatten(0, 1)
         others = flat[torch.randperm(len(flat), device=codes.device)].view_as(codes)
-        chance = torch.full((codes.shape[-1],), share, device=codes.device)
-        chance[0] = share / 10
-        return torch.where(torch.rand(codes.shape, device=codes.device) < chance, others, codes)
+        one = torch.rand(codes.shape, device=codes.device) < share
+        shares = frames * torch.rand(len(codes), 1, 1, device=codes.device)
+        return torch.where(one | (torch.rand_like(shares.expand(codes.shape[:2] + (1,))) < shares), others, codes)
 
     def _rest(self, hidden: Tensor, codes: Tensor) -> Tensor:
         """Cross entropy of books 1 .. of frames: hidden [N, H], codes [N, 16] -> [books]."""

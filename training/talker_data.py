@@ -18,6 +18,7 @@ from tts_cli.audio.mel import HOP, MELS, log_mel
 from tts_cli.qwen3tts.prompt import SpecialTokens, build_prompt
 
 NOTHING, SPEAKER = -1, -2       # in place of a codec row
+UNKNOWN = -100                  # in place of a sound; what torch's cross entropy leaves out
 CLIP = 160                      # columns of 10.7 ms that the speaker encoder hears
 _LANGUAGE = "english"
 
@@ -31,6 +32,7 @@ class Batch:
     clips    log-mel [S, 128, CLIP] of other speech of the same voice, for each of the S items that have a speaker
     keys     bool [B, n], rows that bring a token of the text to be said
     centres  float32 [B, n], when it is said, in frames; 0 elsewhere
+    sounds   int64 [B, F], which of `TalkerData.symbols` each frame is in, or UNKNOWN
     """
 
     text: Tensor
@@ -41,6 +43,7 @@ class Batch:
     clips: Tensor
     keys: Tensor
     centres: Tensor
+    sounds: Tensor
 
     def to(self, device: str) -> "Batch":
         return Batch(**{name: value.to(device) for name, value in vars(self).items()})
@@ -56,6 +59,8 @@ class TalkerData:
         self.special = SpecialTokens.find(self.reader, nano.text_vocab)
         self.train = sorted((u for u in corpus.train if u.frames <= longest), key=lambda u: u.frames)
         self.held_out = [u for u in corpus.held_out if u.frames <= longest]
+        self.symbols = ["", *sorted({symbol for u in corpus.train for symbol, _ in u.sounds} - {""})]
+        self._number = {symbol: i for i, symbol in enumerate(self.symbols)}
         self._voices: dict[str, list[Utterance]] = {}
         for u in corpus.train:
             if u.frames * FRAME >= CLIP * HOP:
@@ -79,15 +84,24 @@ class TalkerData:
         text = torch.full((len(items), rows), self.special.text_pad)
         codec, keys, centres = torch.full_like(text, NOTHING), torch.zeros_like(text), torch.zeros(text.shape)
         codes = torch.zeros(len(items), frames, 16, dtype=torch.int64)
+        sounds = torch.full((len(items), frames), UNKNOWN)
         for i, (u, (text_ids, codec_ids, body, times)) in enumerate(zip(utterances, items, strict=True)):
             text[i, :len(text_ids)] = torch.tensor(text_ids)
             codec[i, :len(codec_ids)] = torch.tensor(codec_ids)
             codes[i, :u.frames] = torch.from_numpy(self.codes[key(u)].astype(np.int64))
             keys[i, body] = 1
             centres[i, body] = torch.tensor(times)
+            sounds[i, :u.frames] = self._sounds(u)
         clips = [self._clip(u.voice, rng) for u, item in zip(utterances, items, strict=True) if SPEAKER in item[1]]
         clips = torch.stack(clips) if clips else torch.zeros(0, MELS, CLIP)
-        return Batch(text, codec, codes, starts, lengths, clips, keys.bool(), centres)
+        return Batch(text, codec, codes, starts, lengths, clips, keys.bool(), centres, sounds)
+
+    def _sounds(self, u: Utterance) -> Tensor:
+        """The sound in the middle of each frame, "" behind the last; UNKNOWN for those that nobody was trained on."""
+        symbols, ends = zip(*u.sounds, strict=True)
+        at = np.searchsorted(ends, (np.arange(u.frames) + 0.5) * FRAME / RATE, side="right")
+        return torch.tensor([self._number.get(symbol, UNKNOWN) for symbol in (symbols[i] if i < len(ends) else ""
+                                                                              for i in at)])
 
     def _item(self, u: Utterance, rng: np.random.Generator, layout: str
               ) -> tuple[list[int], list[int], list[int], list[float]]:

@@ -1,29 +1,35 @@
 """Voices that speak the training texts. A teacher is made once per process and may then be asked for any text."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 import numpy as np
 import soxr
 
-from training.features import HOP, RATE
+from training.features import RATE
 from tts_cli.engine import SpeechRequest
 from tts_cli.errors import TtsError
 from tts_cli.loading import BUILTIN, load_engine
 
-_SILENCE = 0.004  # amplitude below which nothing is said
-# Phonemes' marks of stress and length take no time of their own; a pause takes about that of three sounds.
-_MARKS, _PAUSES, _PAUSE = re.compile(r"[ˈˌː]"), re.compile(r"[,.;:?!—]"), 3
+_MARKS = re.compile(r"[ˈˌː“”]")    # phonemes' signs of stress, length and quotation take no time of their own
+_PAUSES = re.compile(r"[,.;:?!—]")
 
 
 @dataclass(frozen=True)
 class Spoken:
-    """samples float32 [n] at 24 kHz; marks: (letters of the text, seconds), when each word has been said."""
+    """Speech and when what is in it.
+
+    samples  float32 [n] at 24 kHz
+    marks    (letters of the text, seconds) where words begin and end, in order
+    sounds   (phoneme, second at which it ends), in order, the first from 0 on; "" is a pause
+    """
 
     samples: np.ndarray
     marks: list[tuple[int, float]]
+    sounds: list[tuple[str, float]]
 
 
 class Teacher(Protocol):
@@ -44,12 +50,39 @@ class HibariTeacher:
         from hibari import Hibari
 
         self._hibari = Hibari(voice)
+        self._lengths = _length_session(self._hibari.model_path)
 
     def speak(self, text: str, seed: int, speed: float = 1.0) -> Spoken:
-        samples = np.clip(self._hibari(text, speed=speed, seed=seed), -1, 1)
-        if len(samples) < RATE // 4:
+        rng, parts, sounds, start = np.random.default_rng(seed), [], [], 0.0
+        for phonemes in self._hibari.phonemize(text):
+            ids = self._hibari.ids(phonemes)
+            part = np.clip(self._hibari.from_ids(ids, speed, rng), -1, 1)
+            sounds += self.timed(phonemes, ids, len(part) / RATE, speed, start)
+            parts.append(part)
+            start += len(part) / RATE
+        if start < 0.25:
             raise ValueError(f"hibari said nothing for {text!r}")
-        return Spoken(samples, word_marks(text, samples, " ".join(self._hibari.phonemize(text))))
+        return Spoken(np.concatenate(parts), word_marks(text, sounds), tidy_sounds(sounds))
+
+    def timed(self, phonemes: str, ids: list[int], seconds: float, speed: float = 1.0, start: float = 0.0
+              ) -> list[tuple[str, float]]:
+        """Every character of a sentence and when it ends, by the lengths the model gives them."""
+        lengths, = self._lengths.run(None, {"ids": np.array([ids]), "speed": np.array([speed], np.float32)})
+        ends = start + np.cumsum(lengths) * seconds / lengths.sum()
+        known = [c for c in phonemes if c in self._hibari.vocab]
+        return list(zip(["", *known, ""], ends.tolist(), strict=True))
+
+
+def _length_session(path: str):
+    """The part of hibari's model that says how long each phoneme is: what it rounds for the only time."""
+    import onnx
+    import onnxruntime
+
+    model = onnx.load(path)
+    rounded, = (node.output[0] for node in model.graph.node if node.op_type == "Round")
+    lengths, = (node.output[0] for node in model.graph.node if node.op_type == "Clip" and rounded in node.input)
+    part = onnx.utils.Extractor(model).extract_model(["ids", "speed"], [lengths])
+    return onnxruntime.InferenceSession(part.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
 class KokoroTeacher:
@@ -76,12 +109,12 @@ class KokoroTeacher:
         heard = [(word, begin) for chunk, begin in zip(chunks, begins, strict=False) for word in chunk.words]
         if not heard:
             raise ValueError(f"Kokoro said nothing for {text!r}")
-        first, begin = heard[0]
-        marks, letters = [(0, begin + first.start)], 0
+        sounds = [("", begins[0])]
         for word, begin in heard:
-            letters = max(letters, text.find(word.text, letters) + len(word.text))
-            marks.append((letters, begin + word.end))
-        return Spoken(samples, marks)
+            said = [*self._engine.phonemes(word.text, self._voice)]
+            times = np.linspace(begin + word.start, begin + word.end, len(said) + 1)
+            sounds += [(" ", float(times[0])), *zip(said, times[1:].tolist(), strict=True)]
+        return Spoken(samples, word_marks(text, sounds), tidy_sounds(sounds))
 
 
 class Shifted:
@@ -94,7 +127,8 @@ class Shifted:
     def speak(self, text: str, seed: int, speed: float = 1.0) -> Spoken:
         spoken = self._teacher.speak(text, seed, speed / self._factor)
         samples = soxr.resample(spoken.samples, RATE * self._factor, RATE)
-        return Spoken(samples, [(letters, seconds / self._factor) for letters, seconds in spoken.marks])
+        return Spoken(samples, *([(what, seconds / self._factor) for what, seconds in found]
+                                 for found in (spoken.marks, spoken.sounds)))
 
 
 TEACHERS: dict[str, Callable[[str], Teacher]] = {"hibari": HibariTeacher, "kokoro": KokoroTeacher}
@@ -115,19 +149,32 @@ def make_teacher(name: str) -> Teacher:
     return Shifted(made, float(factor)) if shifted else made
 
 
-def word_marks(text: str, samples: np.ndarray, phonemes: str) -> list[tuple[int, float]]:
-    """When words end, guessed from the number of sounds in each: the teacher does not tell.
+def word_marks(text: str, sounds: Sequence[tuple[str, float]]) -> list[tuple[int, float]]:
+    """Where words begin and end, from characters of phonemes and when they end; " " is between words.
 
-    Where the phonemes have another number of words than the text (numbers, abbreviations), letters count instead.
+    Where there is another number of words than in the text (abbreviations), only beginning and end are known.
     """
-    words = list(re.finditer(r"\S+", text))
-    sounds = phonemes.split()
-    if len(sounds) != len(words):
-        sounds = [word.group() for word in words]
-    weights = np.array([len(_PAUSES.sub("", _MARKS.sub("", s))) + _PAUSE * bool(_PAUSES.search(s)) for s in sounds],
-                       np.float64)
-    weights[-1] -= _PAUSE * bool(_PAUSES.search(sounds[-1]))  # the last pause is the silence behind
-    loud = np.flatnonzero(np.abs(samples[:len(samples) // HOP * HOP]).reshape(-1, HOP).max(1) > _SILENCE)
-    start, end = (loud[0] * HOP, (loud[-1] + 1) * HOP) if len(loud) else (0, len(samples))
-    times = (start + (end - start) * np.cumsum(weights) / max(weights.sum(), 1)) / RATE
-    return [(0, start / RATE), *((w.end(), float(t)) for w, t in zip(words, times, strict=True))]
+    spoken, before = [], 0.0
+    for word, part in groupby(sounds, lambda sound: sound[0] not in ("", " ")):
+        *_, (_, last) = part = list(part)
+        ends = [end for symbol, end in part if not _PAUSES.fullmatch(symbol)]
+        if word and ends:
+            spoken.append((before, ends[-1]))
+        before = last
+    words = [word.span() for word in re.finditer(r"\S+", text)]
+    if len(words) != len(spoken):
+        words, spoken = [(0, len(text))], [(spoken[0][0], spoken[-1][1])]
+    return [mark for (first, last), (start, end) in zip(words, spoken, strict=True)
+            for mark in ((first, start), (last, end))]
+
+
+def tidy_sounds(sounds: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Only phonemes and pauses: signs that are no sounds of their own end with the sound before."""
+    found: list[tuple[str, float]] = []
+    for symbol, end in sounds:
+        symbol = "" if symbol == " " or _PAUSES.fullmatch(symbol) else symbol
+        if found and (_MARKS.fullmatch(symbol) or symbol == found[-1][0] == ""):
+            found[-1] = (found[-1][0], end)
+        elif not _MARKS.fullmatch(symbol):
+            found.append((symbol, end))
+    return found
