@@ -47,6 +47,11 @@ def test_the_readmes_commands_make_a_pair_that_speaks(tmp_path, monkeypatch, cap
     assert figures["speed"] > 0 and set(figures) == {"ended", "speed", "load"}
     slim.main(["work/adversarial", "-o", "codec.pt"])
     codec.main(["adversarial", str(nano.path), "data", "more", "--start", "codec.pt", "--steps", "1"])
+    slim.main(["work/talker", "-o", "talker.pt", "--type", "q8_0"])
+    talker.main([str(nano.path), "data", "more", "--codec", str(tmp_path / "codec.pt"), "--start", "talker.pt",
+                 "--steps", "1"])
+    begun, state = loop.trained(Path("talker.pt"))["talker"], loop.trained(Path("more/talker"))["talker"]
+    assert max(float((begun[name] - state[name]).abs().max()) for name in begun) < 0.01  # one step away
     begun, state = loop.trained(Path("codec.pt")), torch.load("more/adversarial/checkpoint.pt", weights_only=True)
     moved = {name for name, value in begun["code2wav"].items()
              if not torch.equal(value.float(), state["modules"][f"code2wav.{name}"])}

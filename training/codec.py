@@ -10,7 +10,7 @@ prevocoder   the convolutional half learns to speak from what is measured, with 
 vocoder      it learns to speak from the latents; the rest stays (together they destroyed the latents)
 adversarial  the convolutional half once more, against a small discriminator
 
-With `--start FILE` of `training.slim` vocoder and adversarial go on from that codec instead of the stages before them.
+With `--start FILE` of `training.slim` the later stages go on from that codec instead of the stages before them.
 """
 
 from collections.abc import Mapping
@@ -206,8 +206,9 @@ STAGES = {"latents": Latents, "prevocoder": Prevocoder, "vocoder": Vocoder, "adv
 
 def main(arguments: list[str] | None = None) -> None:
     parser = stage_arguments("training.codec", __doc__.splitlines()[0], STAGES)
-    parser.add_argument("--start", type=Path, help="file of training.slim that vocoder or adversarial go on from")
     args = parser.parse_args(arguments)
+    if args.start and args.stage == "latents":
+        parser.error("latents, the first stage, begins with nothing")
     prepare(args.threads)
     torch.manual_seed(0)
     nano, corpus = Nano.read(args.config), Corpus(args.data)

@@ -221,6 +221,7 @@ def stage_arguments(module: str, description: str, stages: Iterable[str] = ()) -
     parser.add_argument("work", type=Path, help="folder for checkpoints and logs")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so long; run again to go on")
     parser.add_argument("--steps", type=int, help="in all, over which the rate falls; else the config's")
+    parser.add_argument("--start", type=Path, help="file of training.slim to begin with, instead of the stage before")
     parser.add_argument("--threads", type=int, default=1, help="of torch on the CPU")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     return parser

@@ -52,6 +52,12 @@ class TalkerStage:
         (losses["first"] + losses["rest"] + v["guide"] * losses["guide"] + v["sounds"] * losses["sounds"]).backward()
         return {name: value.detach() for name, value in losses.items()}
 
+    def take(self, before: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Begin with these weights; those of the phonemes only where the same ones were trained."""
+        for name, values in before.items():
+            if name != "sounds" or len(values["bias"]) == len(self.data.symbols):
+                self.modules[name].load_state_dict(values)
+
     def losses(self, batch: Batch, training: bool = False) -> dict[str, Tensor]:
         """Cross entropies in nats, and how the watched head looks at the text; when training, made harder.
 
@@ -158,7 +164,10 @@ def main(arguments: list[str] | None = None) -> None:
     codes = all_codes(corpus, load_codec(nano, trained(args.work / args.codec)), args.work / "codes.npz")
     data = TalkerData(nano, corpus, codes, read_merges(args.data / "merges.txt"),
                       silent=nano.values["talker_training"]["silent"])
-    run(TalkerStage(nano, data, args.device), args)
+    stage = TalkerStage(nano, data, args.device)
+    if args.start:
+        stage.take(trained(args.start))
+    run(stage, args)
 
 
 if __name__ == "__main__":
