@@ -20,7 +20,7 @@ from training.corpus import Corpus
 from training.loop import mixed, prepare, run, stage_arguments, trained
 from training.model import CODEC_IDS, Nano, Speech
 from training.optim import optimizers
-from training.talker_data import NOTHING, SPEAKER, Batch, TalkerData, all_codes
+from training.talker_data import NOTHING, SOUNDS, SPEAKER, Batch, TalkerData, all_codes
 from training.text import read_merges
 
 EOS = CODEC_IDS["codec_eos_token_id"]
@@ -38,7 +38,7 @@ class TalkerStage:
         self.steps, self.rate, self.patience = v["steps"], v["rate"], v["patience"]
         self.used = len(nano.fsq().books)
         speech = self.speech = Speech(nano).to(device)
-        self.sounds = nn.Linear(speech.talker.head.shape[1], len(data.symbols)).to(device)  # is not exported
+        self.sounds = nn.Linear(speech.talker.head.shape[1], SOUNDS * len(data.symbols)).to(device)
         self.modules = nn.ModuleDict(dict(talker=speech.talker, predictor=speech.predictor,
                                           speaker_encoder=speech.speaker_encoder,
                                           text_embedding=speech.text_embedding, sounds=self.sounds))
@@ -55,14 +55,14 @@ class TalkerStage:
     def take(self, before: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Begin with these weights; those of the phonemes only where the same ones were trained."""
         for name, values in before.items():
-            if name != "sounds" or len(values["bias"]) == len(self.data.symbols):
+            if name != "sounds" or len(values["bias"]) == len(self.sounds.bias):
                 self.modules[name].load_state_dict(values)
 
     def losses(self, batch: Batch, training: bool = False) -> dict[str, Tensor]:
         """Cross entropies in nats, and how the watched head looks at the text; when training, made harder.
 
         first    of codebook 0 and the end;  rest: of a code of the other books
-        sounds   of the phoneme, from what codebook 0 is read from
+        sounds   of the phonemes in and around the frame, from what codebook 0 is read from
         guide    -log of the watched head's attention near the right text;  text: all it gives to the text
         """
         v = self.values if training else self.values | _PLAIN
@@ -81,7 +81,8 @@ class TalkerStage:
         said = real & (torch.arange(index.shape[1], device=x.device) < batch.lengths[:, None])
         frames, codes = at[said], batch.codes[said[:, :-1]]
         heard = batch.sounds[said[:, :-1]]
-        sounds = F.cross_entropy(self.sounds(frames).float(), heard, reduction="sum") / (heard >= 0).sum().clamp(min=1)
+        sounds = F.cross_entropy(self.sounds(frames).float().view(heard.numel(), -1), heard.flatten(), reduction="sum")
+        sounds = sounds / (heard >= 0).sum().clamp(min=1)
         if v["frames_share"] < 1:
             chosen = torch.randperm(len(frames), device=x.device)[:max(1, int(v["frames_share"] * len(frames)))]
             frames, codes = frames[chosen], codes[chosen]

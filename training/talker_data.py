@@ -19,6 +19,9 @@ from tts_cli.qwen3tts.prompt import SpecialTokens, build_prompt
 
 NOTHING, SPEAKER = -1, -2       # in place of a codec row
 UNKNOWN = -100                  # in place of a sound; what torch's cross entropy leaves out
+PARTS = 4                       # of a frame, of which the sound is told: 20 ms
+SOUNDS_AROUND = (-1, 2)         # frames, from the one before a frame to the second behind it
+SOUNDS = PARTS * (SOUNDS_AROUND[1] - SOUNDS_AROUND[0] + 1)
 CLIP = 160                      # columns of 10.7 ms that the speaker encoder hears
 _LANGUAGE = "english"
 
@@ -32,7 +35,7 @@ class Batch:
     clips    log-mel [S, 128, CLIP] of other speech of the same voice, for each of the S items that have a speaker
     keys     bool [B, n], rows that bring a token of the text to be said
     centres  float32 [B, n], when it is said, in frames; 0 elsewhere
-    sounds   int64 [B, F], which of `TalkerData.symbols` each frame is in, or UNKNOWN
+    sounds   int64 [B, F, SOUNDS], which of `TalkerData.symbols` sound in and around each frame, or UNKNOWN
     """
 
     text: Tensor
@@ -84,7 +87,7 @@ class TalkerData:
         text = torch.full((len(items), rows), self.special.text_pad)
         codec, keys, centres = torch.full_like(text, NOTHING), torch.zeros_like(text), torch.zeros(text.shape)
         codes = torch.zeros(len(items), frames, 16, dtype=torch.int64)
-        sounds = torch.full((len(items), frames), UNKNOWN)
+        sounds = torch.full((len(items), frames, SOUNDS), UNKNOWN)
         for i, (u, (text_ids, codec_ids, body, times)) in enumerate(zip(utterances, items, strict=True)):
             text[i, :len(text_ids)] = torch.tensor(text_ids)
             codec[i, :len(codec_ids)] = torch.tensor(codec_ids)
@@ -97,11 +100,13 @@ class TalkerData:
         return Batch(text, codec, codes, starts, lengths, clips, keys.bool(), centres, sounds)
 
     def _sounds(self, u: Utterance) -> Tensor:
-        """The sound in the middle of each frame, "" behind the last; UNKNOWN for those that nobody was trained on."""
+        """The sounds in and around each frame; "" before the first and behind the last."""
         symbols, ends = zip(*u.sounds, strict=True)
-        at = np.searchsorted(ends, (np.arange(u.frames) + 0.5) * FRAME / RATE, side="right")
-        return torch.tensor([self._number.get(symbol, UNKNOWN) for symbol in (symbols[i] if i < len(ends) else ""
-                                                                              for i in at)])
+        first, last = SOUNDS_AROUND
+        middles = (np.arange(PARTS * (first), PARTS * (u.frames + last)) + 0.5) * FRAME / RATE / PARTS
+        at = np.searchsorted(ends, middles, side="right")
+        numbers = [self._number.get(symbols[i] if i < len(ends) else "", UNKNOWN) for i in at]
+        return torch.tensor(numbers).unfold(0, PARTS * (last - first + 1), PARTS)
 
     def _item(self, u: Utterance, rng: np.random.Generator, layout: str
               ) -> tuple[list[int], list[int], list[int], list[float]]:
