@@ -9,12 +9,12 @@ import pytest
 import torch
 from tiny_training import Humming, tiny_nano
 
-from training import codec, data, ears, evaluate, export, loop, slim, talker, teachers
+from training import codec, data, ears, evaluate, export, forced, loop, slim, talker, teachers
 from training.corpus import Corpus
 from training.model import Nano
 
 README = Path(__file__).parent.parent / "training" / "README.md"
-MODULES = {"data": data, "codec": codec, "talker": talker, "export": export, "evaluate": evaluate}
+MODULES = {"data": data, "codec": codec, "talker": talker, "forced": forced, "export": export, "evaluate": evaluate}
 
 
 def commands() -> list[list[str]]:
@@ -37,11 +37,11 @@ def test_the_readmes_commands_make_a_pair_that_speaks(tmp_path, monkeypatch, cap
                 words[words.index(option) + 1] = value
         words = [str(nano.path) if word == "CONFIG" else word for word in words]
         name = module.removeprefix("training.")
-        words += ["--deaf"] if name == "evaluate" else ["--wordnet", "."] if name == "data" else []
+        words += ["--deaf"] if name in ("evaluate", "forced") else ["--wordnet", "."] if name == "data" else []
         if words[0] != "speech":
             MODULES[name].main(words)
         done.append(name)
-    assert done == ["data", *["codec"] * 4, "evaluate", "talker", "export", "evaluate"]
+    assert done == ["data", *["codec"] * 4, "evaluate", "talker", "forced", "export", "evaluate"]
     assert re.search(r"pitch_r2 .*at least 0.85", capsys.readouterr().out)
     figures = evaluate.speech_report(tmp_path / "pair", Corpus(tmp_path / "data"), 1, 1, None, most=4)
     assert figures["speed"] > 0 and set(figures) == {"ended", "speed", "load"}

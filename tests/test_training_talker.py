@@ -10,6 +10,7 @@ from tiny_training import corpus, nano, talker_data  # noqa: F401 - fixtures
 
 from training import batched
 from training.export import export
+from training.forced import forced_report, most_likely
 from training.talker import EOS, TalkerStage
 from training.talker_data import NOTHING, PARTS, SPEAKER, UNKNOWN
 from training.text import read_merges
@@ -17,6 +18,7 @@ from tts_cli.engine import SpeechRequest
 from tts_cli.loading import load_engine
 from tts_cli.qwen3tts.engine import Qwen3TTSEngine
 from tts_cli.qwen3tts.pair import Pair
+from tts_cli.qwen3tts.sampling import SamplingOptions
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,25 @@ def test_losses_are_the_products_own_likelihoods(stage, pair):
         if t < u.frames:
             hidden = talker.step(rows[start + t], cache)
     assert float(stage.losses(batch)["first"]) == pytest.approx(entropy / len(targets), abs=1e-3)
+
+
+@torch.no_grad()
+def test_the_most_likely_frames_are_those_the_product_would_say(stage, pair):
+    hidden = torch.randn(5, stage.speech.talker.head.shape[1], generator=torch.Generator().manual_seed(0))
+    codes = most_likely(stage, hidden)
+    models = load_engine(*pair, device="cpu", dtype="float32").models
+    first = models.talker.logits(hidden)[:, :64].argmax(-1)
+    greedy = [SamplingOptions(temperature=0.0, top_k=0, top_p=1.0)] * 5
+    frames = models.predictor.predict(hidden, first, greedy, torch.zeros(5, 15))
+    assert torch.equal(codes[:, :stage.used], frames[:, :stage.used])
+
+
+@torch.no_grad()
+def test_a_talker_with_a_past_is_judged(stage):
+    """An untrained one: it knows as little of the right text as of another, and few sounds."""
+    figures = forced_report(stage, None, 4, None)
+    assert set(figures) == {"first", "rest", "text", "right"} and 0 <= figures["right"] < 60
+    assert abs(figures["text"]) < 0.1 and figures["first"] > 3
 
 
 @torch.no_grad()
