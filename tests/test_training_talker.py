@@ -96,6 +96,16 @@ def test_a_talker_with_a_past_is_judged(stage):
     assert abs(figures["text"]) < 0.1 and figures["first"] > 3
 
 
+def test_the_predictor_learns_from_wrong_codes_before(stage):
+    """The targets stay the right ones: only what it sees is another."""
+    torch.manual_seed(0)
+    codes, hidden = torch.randint(12, (40, 16)), torch.randn(40, stage.speech.talker.head.shape[1])
+    right, again, disturbed = (stage._rest(hidden, codes, share) for share in (0.0, 0.0, 0.9))
+    assert torch.equal(right, again) and not torch.allclose(right, disturbed)
+    same = codes[:1].expand(40, -1)  # another frame's codes are its own
+    assert torch.allclose(stage._rest(hidden, same, 0.9), stage._rest(hidden, same, 0.0))
+
+
 @torch.no_grad()
 def test_the_words_keys_follow_the_sound(stage):
     u = stage.data.train[5]

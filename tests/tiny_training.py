@@ -98,6 +98,7 @@ decay = 0.0
 dropout = 0.1
 replace = 0.2
 replace_frames = 0.6
+replace_books = 0.4
 frames_share = 0.5
 end_weight = 3.0
 guide = 0.3

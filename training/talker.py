@@ -26,7 +26,7 @@ from training.text import read_merges
 EOS = CODEC_IDS["codec_eos_token_id"]
 _SPREAD = 1.2           # frames around its time in which a token may be looked at
 _HELD_OUT = 32          # utterances in a report
-_PLAIN = dict(dropout=0.0, replace=0.0, replace_frames=0.0, frames_share=1, end_weight=1.0)
+_PLAIN = dict(dropout=0.0, replace=0.0, replace_frames=0.0, replace_books=0.0, frames_share=1, end_weight=1.0)
 
 
 class TalkerStage:
@@ -87,8 +87,8 @@ class TalkerStage:
             chosen = torch.randperm(len(frames), device=x.device)[:max(1, int(v["frames_share"] * len(frames)))]
             frames, codes = frames[chosen], codes[chosen]
         guide, text = self._guide(seen.float(), batch, index, said)
-        return {"first": first, "rest": self._rest(frames, codes).mean(), "sounds": sounds, "guide": guide,
-                "text": text}
+        rest = self._rest(frames, codes, v["replace_books"]).mean()
+        return {"first": first, "rest": rest, "sounds": sounds, "guide": guide, "text": text}
 
     def rows(self, batch: Batch, replace: float = 0.0, replace_frames: float = 0.0) -> Tensor:
         """The talker's input [B, n, H], as `Qwen3TTSEngine.embed` and the loop make it.
@@ -122,11 +122,15 @@ class TalkerStage:
         shares = frames * torch.rand(len(codes), 1, 1, device=codes.device)
         return torch.where(one | (torch.rand_like(shares.expand(codes.shape[:2] + (1,))) < shares), others, codes)
 
-    def _rest(self, hidden: Tensor, codes: Tensor) -> Tensor:
-        """Cross entropy of books 1 .. of frames: hidden [N, H], codes [N, 16] -> [books]."""
+    def _rest(self, hidden: Tensor, codes: Tensor, replace: float) -> Tensor:
+        """Cross entropy of books 1 .. of frames: hidden [N, H], codes [N, 16] -> [books].
+
+        replace  share of the codes before that become those of other frames: one wrong code must not lead all others
+        """
         p = self.speech.predictor
-        inputs = torch.stack((hidden, p.first_embedding[codes[:, 0]],
-                              *(p.embeddings[b][codes[:, b + 1]] for b in range(self.used - 2))), 1)
+        given = self._disturbed(codes[None], replace, 0.0)[0] if replace else codes
+        inputs = torch.stack((hidden, p.first_embedding[given[:, 0]],
+                              *(p.embeddings[b][given[:, b + 1]] for b in range(self.used - 2))), 1)
         x, _ = batched.decoder(p.decoder, p.project(inputs))
         logits = torch.einsum("nbh,bch->nbc", x[:, 1:], p.heads[:self.used - 1].to(x.dtype)).float()
         return F.cross_entropy(logits.flatten(0, 1), codes[:, 1:self.used].flatten(),
