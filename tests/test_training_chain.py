@@ -24,10 +24,10 @@ def commands() -> list[list[str]]:
 
 def test_the_readmes_commands_make_a_pair_that_speaks(tmp_path, monkeypatch, capsys):
     nano = tiny_nano(tmp_path)
+    nano.path.write_text(nano.path.read_text().replace("[use]", "[use]\nsingle_voice = true"))  # as the shipped config
     (tmp_path / "data.noun").write_text('0 | "nothing to see"')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(teachers.TEACHERS, "hibari", Humming)
-    monkeypatch.setattr(Humming, "voices", ("heart",))
     monkeypatch.setattr(Humming, "__init__", lambda self, voice: setattr(self, "_base", 90))
     short = {"--hours": "0.01", "--workers": "1", "--minutes": "0.005", "--count": "1", "--seeds": "1"}
     done = []

@@ -58,7 +58,7 @@ def test_words_and_phonemes_have_the_times_of_the_model():
     assert letters == (0, 3, 4, 10, 11, 14, 15, 20, 21, 26) and sorted(seconds) == list(seconds)
     spans = [spoken.samples[int(a * RATE):int(b * RATE)] for a, b in pairwise(seconds)]
     assert min(np.abs(word).max() for word in spans[::2]) > 0.1
-    assert np.abs(spans[3]).reshape(-1)[:len(spans[3]) // 480 * 480].reshape(-1, 480).max(1).min() < 0.02  # a pause
+    assert np.abs(spans[3])[:len(spans[3]) // 480 * 480].reshape(-1, 480).max(1).min() < 0.02  # a pause
     assert "".join(symbol for symbol, _ in spoken.sounds).startswith("sɪks")
     ends = [end for _, end in spoken.sounds]
     assert sorted(ends) == ends and ends[-1] == pytest.approx(len(spoken.samples) / RATE, abs=0.01)

@@ -118,8 +118,6 @@ def tiny_nano(folder) -> Nano:
 class Humming:
     """A tone with overtones per word, as high as the word is long; silence before, between and after."""
 
-    voices = ("low", "high")
-
     def __init__(self, voice: str):
         self._base = {"low": 90, "high": 180}[voice]
 

@@ -69,7 +69,7 @@ def codec_report(codec: Codec, corpus: Corpus, count: int, ears: Ears | None, ke
 
 def speech_report(pair: Path, corpus: Corpus, count: int, seeds: int, ears: Ears | None, keep: Path | None = None,
                   most: int | None = None) -> dict[str, float]:
-    """Held-out texts in the voice of a clip that the talker knows; `most` frames each, when given.
+    """Held-out texts in the voice of a clip that the talker knows, or in its only one; `most` frames each, when given.
 
     wer, wer_short, wer_long (under and over 100 letters), ended (per cent by EOS), twice (per cent said again),
     speed (times real time) and load (seconds)."""
@@ -78,7 +78,7 @@ def speech_report(pair: Path, corpus: Corpus, count: int, seeds: int, ears: Ears
     engine = load_engine(talker, device="cpu")
     load = time.perf_counter() - started
     texts = corpus.held_out[:count]
-    voice = engine.voice_from_clip(corpus.samples(corpus.train[0]), "known")
+    voice = engine.default_clip and engine.voice_from_clip(corpus.samples(corpus.train[0]), "known")
     tallies = {name: Tally() for name in ("wer", "wer_short", "wer_long")}
     ended = twice = seconds = spent = 0.0
     for u in texts:

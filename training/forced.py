@@ -18,14 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from training import batched
-from training.codec_model import Codec, load_codec
-from training.corpus import Corpus
+from training.codec_model import Codec
 from training.ears import Ears, Tally
 from training.loop import prepare, trained
-from training.model import BOOKS, Nano
-from training.talker import TalkerStage
-from training.talker_data import PARTS, SOUNDS_AROUND, Batch, TalkerData, all_codes
-from training.text import read_merges
+from training.model import BOOKS
+from training.talker import TalkerStage, new_stage
+from training.talker_data import PARTS, SOUNDS_AROUND, Batch
 
 _TOGETHER = 32
 
@@ -89,11 +87,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args(arguments)
     prepare(args.threads)
-    nano, corpus = Nano.read(args.config), Corpus(args.data)
-    codec = load_codec(nano, trained(args.work / args.codec))
-    data = TalkerData(nano, corpus, all_codes(corpus, codec, args.work / "codes.npz"),
-                      read_merges(args.data / "merges.txt"), silent=1.0)
-    stage = TalkerStage(nano, data, "cpu")
+    stage, codec = new_stage(args.config, args.data, args.work, args.codec)
+    stage.data.silent = 1.0
     stage.take(trained(args.work / "talker"))
     stage.modules.eval()
     ears = None if args.deaf else Ears(threads=args.threads)

@@ -8,6 +8,7 @@ codes and recites, and the first wrong code of free running leads it astray.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training import batched
-from training.codec_model import load_codec
+from training.codec_model import Codec, load_codec
 from training.corpus import Corpus
 from training.loop import mixed, prepare, run, stage_arguments, trained
 from training.model import CODEC_IDS, Nano, Speech
@@ -101,8 +102,9 @@ class TalkerStage:
         tags = predictor.first_embedding[batch.codec.clamp(min=0)]
         x = x + torch.where((batch.codec > NOTHING)[..., None], tags, 0)
         if len(batch.clips):
-            x = x.index_put(torch.where(batch.codec == SPEAKER), self._vectors(batch.clips), accumulate=True)
-        codes = self._disturbed(batch.codes, replace, replace_frames) if replace else batch.codes
+            vectors = torch.func.vmap(self.speech.speaker_encoder)(batch.clips)
+            x = x.index_put(torch.where(batch.codec == SPEAKER), vectors, accumulate=True)
+        codes = self._disturbed(batch.codes, replace, replace_frames)
         frames = predictor.first_embedding[codes[..., 0]]
         for book in range(self.used - 1):
             frames = frames + predictor.embeddings[book][codes[..., book + 1]]
@@ -111,9 +113,6 @@ class TalkerStage:
         spoken = (shifted >= 0) & (shifted < batch.lengths[:, None])
         moved = frames.gather(1, shifted.clamp(min=0)[..., None].expand(-1, -1, x.shape[-1]))
         return x + torch.where(spoken[..., None], moved, 0)
-
-    def _vectors(self, clips: Tensor) -> Tensor:
-        return torch.func.vmap(self.speech.speaker_encoder)(clips)
 
     def _disturbed(self, codes: Tensor, share: float, frames: float) -> Tensor:
         flat = codes.flatten(0, 1)
@@ -128,7 +127,7 @@ class TalkerStage:
         replace  share of the codes before that become those of other frames: one wrong code must not lead all others
         """
         p = self.speech.predictor
-        given = self._disturbed(codes[None], replace, 0.0)[0] if replace else codes
+        given = self._disturbed(codes[None], replace, 0.0)[0]
         inputs = torch.stack((hidden, p.first_embedding[given[:, 0]],
                               *(p.embeddings[b][given[:, b + 1]] for b in range(self.used - 2))), 1)
         x, _ = batched.decoder(p.decoder, p.project(inputs))
@@ -159,17 +158,22 @@ class TalkerStage:
                          "loss": losses["first"] + (self.used - 1) * losses["rest"]}
 
 
+def new_stage(config: Path, folder: Path, work: Path, codec: str, device: str = "cpu") -> tuple[TalkerStage, Codec]:
+    """An untrained talker for the data in `folder`, in the codes of the codec `work / codec`, which comes second."""
+    nano, corpus = Nano.read(config), Corpus(folder)
+    loaded = load_codec(nano, trained(work / codec))
+    data = TalkerData(nano, corpus, all_codes(corpus, loaded, work / "codes.npz"), read_merges(folder / "merges.txt"),
+                      silent=nano.values["talker_training"]["silent"])
+    return TalkerStage(nano, data, device), loaded
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = stage_arguments("training.talker", __doc__.splitlines()[0])
     parser.add_argument("--codec", default="vocoder", help="the stage whose codec is used; all have the same codes")
     args = parser.parse_args(arguments)
     prepare(args.threads)
     torch.manual_seed(0)
-    nano, corpus = Nano.read(args.config), Corpus(args.data)
-    codes = all_codes(corpus, load_codec(nano, trained(args.work / args.codec)), args.work / "codes.npz")
-    data = TalkerData(nano, corpus, codes, read_merges(args.data / "merges.txt"),
-                      silent=nano.values["talker_training"]["silent"])
-    stage = TalkerStage(nano, data, args.device)
+    stage, _ = new_stage(args.config, args.data, args.work, args.codec, args.device)
     if args.start:
         stage.take(trained(args.start))
     run(stage, args)

@@ -103,10 +103,10 @@ class TalkerData:
         """The sounds in and around each frame; "" before the first and behind the last."""
         symbols, ends = zip(*u.sounds, strict=True)
         first, last = SOUNDS_AROUND
-        middles = (np.arange(PARTS * (first), PARTS * (u.frames + last)) + 0.5) * FRAME / RATE / PARTS
+        middles = (np.arange(PARTS * first, PARTS * (u.frames + last)) + 0.5) * FRAME / RATE / PARTS
         at = np.searchsorted(ends, middles, side="right")
         numbers = [self._number.get(symbols[i] if i < len(ends) else "", UNKNOWN) for i in at]
-        return torch.tensor(numbers).unfold(0, PARTS * (last - first + 1), PARTS)
+        return torch.tensor(numbers).unfold(0, SOUNDS, PARTS)
 
     def _item(self, u: Utterance, rng: np.random.Generator, layout: str
               ) -> tuple[list[int], list[int], list[int], list[float]]:

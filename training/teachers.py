@@ -12,7 +12,7 @@ import soxr
 from training.features import RATE
 from tts_cli.engine import SpeechRequest
 from tts_cli.errors import TtsError
-from tts_cli.loading import BUILTIN, load_engine
+from tts_cli.loading import BUILTIN, open_engine
 
 _MARKS = re.compile(r"[ˈˌː“”]")    # phonemes' signs of stress, length and quotation take no time of their own
 _PAUSES = re.compile(r"[,.;:?!—]")
@@ -57,15 +57,15 @@ class HibariTeacher:
         for phonemes in self._hibari.phonemize(text):
             ids = self._hibari.ids(phonemes)
             part = np.clip(self._hibari.from_ids(ids, speed, rng), -1, 1)
-            sounds += self.timed(phonemes, ids, len(part) / RATE, speed, start)
+            sounds += self._timed(phonemes, ids, len(part) / RATE, speed, start)
             parts.append(part)
             start += len(part) / RATE
         if start < 0.25:
             raise ValueError(f"hibari said nothing for {text!r}")
         return Spoken(np.concatenate(parts), word_marks(text, sounds), tidy_sounds(sounds))
 
-    def timed(self, phonemes: str, ids: list[int], seconds: float, speed: float = 1.0, start: float = 0.0
-              ) -> list[tuple[str, float]]:
+    def _timed(self, phonemes: str, ids: list[int], seconds: float, speed: float, start: float
+               ) -> list[tuple[str, float]]:
         """Every character of a sentence and when it ends, by the lengths the model gives them."""
         lengths, = self._lengths.run(None, {"ids": np.array([ids]), "speed": np.array([speed], np.float32)})
         ends = start + np.cumsum(lengths) * seconds / lengths.sum()
@@ -92,7 +92,7 @@ class KokoroTeacher:
     """
 
     def __init__(self, voice: str):
-        self._engine, self._voice = load_engine(BUILTIN, device="cpu"), voice
+        self._engine, self._voice = open_engine(BUILTIN, device="cpu"), voice
         try:
             self._engine.voice_paths(voice)
         except TtsError as error:
