@@ -44,6 +44,7 @@ class FakeEngine:
     sample_rate = RATE
     default_clip = default_voice = None
     together = 1
+    max_chars = None
     paths, languages, voice_names, unused = [], [], [], frozenset(("codes",))
 
     def __init__(self, seconds: float):

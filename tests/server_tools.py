@@ -38,7 +38,7 @@ class SineEngine:
     voice_names = VOICES
     default_voice = "low"
     unused = frozenset()
-    default_clip, together = None, 1
+    default_clip, together, max_chars = None, 1, None
 
     def __init__(self):
         self.gate: threading.Semaphore | None = None

@@ -236,13 +236,14 @@ def test_a_pair_of_two_kinds_is_refused(pair, tmp_path):
 @pytest.mark.parametrize("extras", [True, False])
 def test_the_kind_is_known_with_and_without_our_metadata(tmp_path, variant, mode, extras):
     engine = open_engine(*tiny_pair(tmp_path, variant=variant, extras=extras))
-    assert (engine.kind, engine.text_mode) == (variant, mode)
+    assert (engine.kind, engine.text_mode, engine.max_chars) == (variant, mode, None)
     assert "english" in engine.languages and not any("dialect" in name for name in engine.languages)
 
 
 def test_a_model_of_one_voice_speaks_in_it_and_does_not_clone(tmp_path):
-    edits = {"tts_cli.single_voice": True, "tts_cli.text_mode": "full"}
+    edits = {"tts_cli.single_voice": True, "tts_cli.text_mode": "full", "tts_cli.max_chars": 80}
     engine = open_engine(*tiny_pair(tmp_path, talker_edits=edits))
+    assert engine.max_chars == 80
     assert engine.default_clip is None and engine.plan(request()).text_mode == "full"
     assert engine.plan(request(text_mode="streaming")).text_mode == "streaming"
     with pytest.raises(UsageError, match="one voice"):
@@ -252,6 +253,11 @@ def test_a_model_of_one_voice_speaks_in_it_and_does_not_clone(tmp_path):
 def test_a_text_layout_that_there_is_not_is_refused(tmp_path):
     with pytest.raises(ModelFileError, match="sideways.*full or streaming"):
         open_engine(*tiny_pair(tmp_path, talker_edits={"tts_cli.text_mode": "sideways"}))
+
+
+def test_utterances_shorter_than_any_word_are_refused(tmp_path):
+    with pytest.raises(ModelFileError, match="max_chars is 5, expected at least 40"):
+        open_engine(*tiny_pair(tmp_path, talker_edits={"tts_cli.max_chars": 5}))
 
 
 @pytest.mark.parametrize("variant", ["custom_voice", "voice_design"])

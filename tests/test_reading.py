@@ -19,6 +19,7 @@ class Tones:
     """An engine that speaks one frame of a constant a letter; "!" fails, "~" never ends by itself."""
 
     sample_rate = RATE
+    max_chars = None
 
     def __init__(self, with_codes=True):
         self.asked = []
@@ -56,6 +57,18 @@ def reading(engine, *pieces, cancel=None, together=1, **options):
 
 def samples(chunks):
     return np.concatenate([chunk.samples for chunk in chunks])
+
+
+
+def test_no_utterance_is_longer_than_the_model_was_trained_on():
+    engine = Tones()
+    engine.max_chars = 40
+    text = "This one is short. This one, as you see, has two halves of which each would fit."
+    speech = reading(engine, Utterance(text, 0.2))
+    list(speech)
+    asked = [request.text for request in engine.asked]
+    assert " ".join(asked) == text and len(asked) == 3 and max(map(len, asked)) <= 40
+    assert [mark.text for mark in speech.marks] == asked
 
 
 def reasons(chunks):

@@ -26,6 +26,7 @@ class Engine:
 
     sample_rate = RATE
     languages = ("english", "german")
+    max_chars = None
 
     def __init__(self):
         self.requests = []

@@ -19,6 +19,7 @@ from tts_cli.utterances import (
     MIN_MAX_CHARS,
     PARAGRAPH_GAP,
     Utterance,
+    at_most,
     estimate_seconds,
     utterances,
 )
@@ -44,6 +45,17 @@ def spoken(text):
 def test_a_short_text_is_one_utterance_as_it_stands():
     text = "Hello world,\nthis is  a test. And more… (or not)"
     assert list(utterances(text)) == [Utterance(text, 0.0)]
+
+
+def test_pieces_too_long_for_a_model_are_cut_again():
+    """At the same places as if it had been asked for; the silence around stays, inside is little."""
+    short, long = Utterance("Well.", 0.25), Utterance(" ".join((PROSE * 2).split()), 0.6, lead=1.0)
+    first, *parts = at_most(60, [short, long])
+    assert first is short and len(parts) > 2 and all(len(part.text) <= 60 for part in parts)
+    assert [part.text for part in parts] == texts(long.text, max_chars=60)
+    assert (parts[0].lead, parts[-1].pause) == (1.0, 0.6)
+    assert all(part.lead == 0 for part in parts[1:]) and all(0 < part.pause <= 0.1 for part in parts[:-1])
+    assert list(at_most(MAX_CHARS, [short, long])) == [short, long]
 
 
 def test_whole_sentences_are_packed_up_to_the_limit():

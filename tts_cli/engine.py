@@ -221,6 +221,7 @@ class Engine(Protocol):
     unused: frozenset[str]   # fields of a request that make no difference, "codes" when chunks have none
     default_clip: Path | None  # a recording to clone when no voice is given, for models that would pick one at random
     together: int            # so many utterances in turns take less time than one after another; 1: none do
+    max_chars: int | None    # a longer utterance is cut, for models that were trained on short ones
 
     def check(self, request: SpeechRequest) -> None:
         """Refuse, before any weight is read, what `speak` could not do. Raises `UsageError`."""

@@ -10,7 +10,7 @@ place add up. Whatever else looks like a tag is text.
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -22,6 +22,7 @@ MIN_MAX_CHARS = 40
 GAP = 0.25
 PARAGRAPH_GAP = 0.6
 MAX_PAUSE = 30.0
+_INSIDE = 0.1  # seconds; the speech of each part begins and ends with some silence of its own
 
 _WORD = re.compile(r"[^\W_]")  # a letter or a digit, as `clean_text` counts them
 _WHITE = re.compile(r"\s*")
@@ -70,6 +71,21 @@ def utterances(text: str, *, max_chars: int = MAX_CHARS, gap: float = GAP,
     if first is None:
         raise UsageError("nothing to speak in the text; at least one letter or digit is needed")
     return chain([first], split)
+
+
+def at_most(max_chars: int, pieces: Iterable[Utterance]) -> Iterator[Utterance]:
+    """The same text with the same silence around it, but cut again where a piece is longer than `max_chars`.
+
+    What was one utterance has the least silence inside.
+    """
+    for piece in pieces:
+        if len(piece.text) <= max_chars:
+            yield piece
+            continue
+        parts = list(utterances(piece.text, max_chars=max_chars, gap=_INSIDE, paragraph_gap=_INSIDE))
+        parts[0] = replace(parts[0], lead=piece.lead)
+        parts[-1] = replace(parts[-1], pause=piece.pause)
+        yield from parts
 
 
 def estimate_seconds(text: str) -> float:

@@ -51,6 +51,7 @@ class KokoroEngine:
     """See `tts_cli.engine.Engine`. Created by `open`."""
 
     sample_rate = Kokoro.sample_rate
+    max_chars = None  # it cuts by phonemes, see `_PIECE_CHARS`
     unused = frozenset(("text_mode", "temperature", "top_k", "top_p", "repeat_penalty", "sub_temperature", "sub_top_k",
                         "sub_top_p", "greedy", "max_frames", "chunk_frames", "codes"))
     languages = ["english", *LANGUAGES]

@@ -104,6 +104,10 @@ class Qwen3TTSEngine:
     def text_mode(self) -> str:
         return self.pair.text_mode
 
+    @property
+    def max_chars(self) -> int | None:
+        return self.pair.max_chars
+
     def describe(self) -> list[str]:
         """See `Engine.describe`."""
         dtype = str(self.dtype).removeprefix("torch.")

@@ -11,6 +11,7 @@ from tts_cli.gguf.file import GGUFFile
 from tts_cli.gguf.tokenizer import Tokenizer
 from tts_cli.qwen3tts import config as cfg
 from tts_cli.qwen3tts.prompt import SpecialTokens
+from tts_cli.utterances import MIN_MAX_CHARS
 
 # Rows that two files of one checkpoint share agree to quantisation error; unrelated ones have cosine near 0.
 SAME_CHECKPOINT = 0.8
@@ -91,6 +92,11 @@ class Pair:
         return self.talker.get("tts_cli.text_mode", str, "streaming" if self.kind == "base" else "full")
 
     @property
+    def max_chars(self) -> int | None:
+        """How long the utterances are at most that it was trained on, in letters; None: as long as any."""
+        return self.talker.get("tts_cli.max_chars", int, None)
+
+    @property
     def dialects(self) -> dict[str, str]:
         """Speakers that speak a dialect of Chinese, by name."""
         entries = self.talker.get("tts_cli.speaker_dialects", list[str], [])
@@ -130,6 +136,9 @@ class Pair:
         if self.text_mode not in TEXT_MODES:
             raise ModelFileError(f"{self.talker.path}: tts_cli.text_mode is {self.text_mode!r}, expected "
                                  f"{' or '.join(TEXT_MODES)}")
+        if self.max_chars is not None and self.max_chars < MIN_MAX_CHARS:
+            raise ModelFileError(f"{self.talker.path}: tts_cli.max_chars is {self.max_chars}, expected at least "
+                                 f"{MIN_MAX_CHARS}")
         x = self.special
         tokens = (x.codec_pad, x.codec_bos, x.codec_eos, x.think, x.nothink, x.think_bos, x.think_eos,
                   *x.languages.values(), *x.speakers.values())

@@ -94,6 +94,7 @@ class ModelConfig:
                   empty without a generation_config.json
     single_voice  it speaks in one voice by itself, and cannot clone
     text_mode     the layout it is used with, where that is not the one of its kind
+    max_chars     how long the utterances are at most that it was trained on, where they were short
     """
 
     dims: Dims
@@ -105,6 +106,7 @@ class ModelConfig:
     sampling: dict[str, float] = field(default_factory=dict)
     single_voice: bool = False
     text_mode: str | None = None
+    max_chars: int | None = None
 
     @property
     def talker(self) -> Section:
@@ -262,6 +264,8 @@ def talker_metadata(config: ModelConfig, vocabulary, name: str, type: str, param
         entries.append(flag("tts_cli.single_voice", True))
     if config.text_mode:
         entries.append(string("tts_cli.text_mode", config.text_mode))
+    if config.max_chars:
+        entries.append(u32("tts_cli.max_chars", config.max_chars))
     for key in ("sub_temp", "sub_top_k", "sub_top_p"):
         if key in config.sampling:
             value = config.sampling[key]
