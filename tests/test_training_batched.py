@@ -39,10 +39,12 @@ def test_code2wav(tmp_path):
 def test_decoder(tmp_path):
     for decoder in (speech(tmp_path).talker.decoder, speech(tmp_path).predictor.decoder):
         x = torch.randn(3, 21, decoder.config.hidden)
-        hidden, seen = batched.decoder(decoder, x, watch=0)
+        layers = range(decoder.config.layers)
+        hidden, watched = batched.decoder(decoder, x, watch=layers)
         for row, made in zip(x, hidden, strict=True):
             assert (decoder(row, decoder.new_cache(21)) - made).abs().max() < TOLERANCE
-        assert seen.shape == (3, 21, 21)
+        assert [scores.shape for scores in watched.scores] == [(3, 21, 21)] * len(layers)
+        assert torch.equal(watched.rows, x) and batched.decoder(decoder, x)[1].rows is None
 
 
 def test_dropout_changes_only_training(tmp_path):

@@ -52,6 +52,7 @@ languages = { english = 2050 }
 
 [use]
 text_mode = "full"
+max_chars = 80
 
 [sampling]
 temperature = 0.8
@@ -98,12 +99,12 @@ decay = 0.0
 dropout = 0.1
 replace = 0.2
 replace_frames = 0.6
-replace_books = 0.4
+own_codes = 1.0
 frames_share = 0.5
 end_weight = 3.0
-guide = 0.3
-sounds = 1.0
-watch = 1
+watch = [0, 1]
+hints = { sounds = 1.0, alone = 1.0, letters = 0.5, clock = 2.0, guide = 0.3 }
+full = 0.5
 silent = 0.3
 patience = 12
 """

@@ -4,6 +4,9 @@ At run time a module sees one utterance in pieces and carries a state; here it s
 state on. tests/test_training_batched.py holds both against each other.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -68,17 +71,28 @@ def waveform(m: Code2Wav, x: Tensor) -> Tensor:
     return conv(m.post_conv, snake(m.post_snake, x))[:, 0]
 
 
-def decoder(m: Decoder, x: Tensor, dropout: float = 0.0, watch: int | None = None) -> tuple[Tensor, Tensor | None]:
+@dataclass
+class Watched:
+    """What was seen of some layers: the rows [B, n, H] that enter the first of them, and of each the logits [B, n, n]
+    of its first head's attention."""
+
+    rows: Tensor | None = None
+    scores: list[Tensor] = field(default_factory=list)
+
+
+def decoder(m: Decoder, x: Tensor, dropout: float = 0.0, watch: Sequence[int] = ()) -> tuple[Tensor, Watched]:
     """Rows [B, n, H] -> hidden [B, n, H] after the final norm, causal from position 0 on.
 
     dropout  of what each half of a block adds to the stream
-    watch    number of a layer; the logits of its first head's attention [B, n, n] come second, to be guided
+    watch    numbers of layers; what is seen of them comes second
     """
-    c, seen = m.config, None
+    c, watched = m.config, Watched()
     rope = Rope(c.head_dim, c.rope_theta, x.device).at(0, x.shape[1])
     drop = nn.Dropout(dropout)
     future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
     for layer, b in enumerate(m.blocks):
+        if layer in watch and watched.rows is None:
+            watched.rows = x
         qkv = F.linear(_rms(x, b.attn_norm, c.rms_eps), b.qkv).unflatten(-1, (-1, c.head_dim)).transpose(1, 2)
         q, k, v = qkv.split((c.heads, c.kv_heads, c.kv_heads), 1)
         q = _rotate(_rms(q.float(), None, c.rms_eps) * b.q_norm, rope)
@@ -86,13 +100,13 @@ def decoder(m: Decoder, x: Tensor, dropout: float = 0.0, watch: int | None = Non
         # Written out: on the CPU it is faster backwards than torch's fused attention, and a head can be watched.
         k, v = (t.repeat_interleave(c.heads // c.kv_heads, 1) for t in (k, v))
         scores = (q.to(v.dtype) * c.head_dim ** -0.5) @ k.to(v.dtype).mT
-        if layer == watch:
-            seen = scores[:, 0]
+        if layer in watch:
+            watched.scores.append(scores[:, 0])
         y = scores.masked_fill(future, -torch.inf).softmax(-1).to(v.dtype) @ v
         x = x + drop(F.linear(y.transpose(1, 2).flatten(2), b.attn_out))
         gate, up = F.linear(_rms(x, b.ffn_norm, c.rms_eps), b.gate_up).chunk(2, -1)
         x = x + drop(F.linear(F.silu(gate) * up, b.ffn_down))
-    return _rms(x, m.norm, c.rms_eps), seen
+    return _rms(x, m.norm, c.rms_eps), watched
 
 
 def _rms(x: Tensor, w: Tensor | None, eps: float) -> Tensor:

@@ -25,6 +25,9 @@ from training.model import Nano
 from tts_cli.engine import SpeechRequest
 from tts_cli.loading import load_engine
 from tts_cli.qwen3tts.layers import StreamState
+from tts_cli.reading import Reading
+from tts_cli.text import clean_text
+from tts_cli.utterances import utterances
 
 # What is good enough: name -> the most, or the least for those in `_MORE_IS_BETTER`.
 BARS = {"codec": dict(wer=7, pitch_r2=0.85, start_db=6, streamed=1e-5),
@@ -83,7 +86,8 @@ def speech_report(pair: Path, corpus: Corpus, count: int, seeds: int, ears: Ears
     ended = twice = seconds = spent = 0.0
     for u in texts:
         for seed in range(seeds):
-            speech = engine.speak(SpeechRequest(u.text, seed=seed, voice=voice, max_frames=most))
+            request = SpeechRequest("", seed=seed, voice=voice, max_frames=most)
+            speech = Reading(engine, request, utterances(clean_text(u.text)))
             samples = np.concatenate([chunk.samples for chunk in speech])
             ended += speech.result.finish_reason == "eos"
             seconds += len(samples) / RATE

@@ -49,7 +49,7 @@ def forced_report(stage: TalkerStage, codec: Codec, count: int, ears: Ears | Non
             start = int(batch.starts[k]) - 1
             mine = hidden[k, start:start + u.frames]
             middle = PARTS * -SOUNDS_AROUND[0] + PARTS // 2
-            told = stage.sounds(mine).view(*batch.sounds[k, :u.frames].shape, -1)[:, middle].argmax(-1)
+            told = stage.hints.sounds(mine).view(*batch.sounds[k, :u.frames].shape, -1)[:, middle].argmax(-1)
             sums["right"] += 100 * float((told == batch.sounds[k, :u.frames, middle]).sum())
             if ears:
                 tally.add(u.text, ears(codec.speak(most_likely(stage, mine)).numpy()))
@@ -72,7 +72,7 @@ def most_likely(stage: TalkerStage, hidden: Tensor) -> Tensor:
 def _with_other_text(batch: Batch) -> Batch:
     """The tokens of all texts in another order."""
     text = batch.text.clone()
-    text[batch.keys] = text[batch.keys].roll(len(text[batch.keys]) // 2)
+    text[batch.body] = text[batch.body].roll(len(text[batch.body]) // 2)
     return replace(batch, text=text)
 
 

@@ -2,9 +2,9 @@
 
     python -m training.talker CONFIG DATA WORK [--codec vocoder] [--minutes N] [--threads N] [--device cuda]
 
-Teacher forcing over the product's own prompts, both text layouts mixed. One attention head is guided to the text that
-is being said, and many of the fed-back codes are replaced: else the talker knows an utterance again by its residual
-codes and recites, and the first wrong code of free running leads it astray.
+Teacher forcing over the product's own prompts, both text layouts mixed, with hints (`training.hints`) of what is being
+said. Many of the fed-back codes are replaced: else the talker knows an utterance again by its residual codes and
+recites, and the first wrong code of free running leads it astray.
 """
 
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ from torch import Tensor, nn
 from training import batched
 from training.codec_model import Codec, load_codec
 from training.corpus import Corpus
+from training.hints import Hints, guide
 from training.loop import mixed, prepare, run, stage_arguments, trained
 from training.model import CODEC_IDS, Nano, Speech
 from training.optim import optimizers
-from training.talker_data import NOTHING, SOUNDS, SPEAKER, Batch, TalkerData, all_codes
+from training.talker_data import NOTHING, SPEAKER, Batch, TalkerData, all_codes
 from training.text import read_merges
 
 EOS = CODEC_IDS["codec_eos_token_id"]
-_SPREAD = 1.2           # frames around its time in which a token may be looked at
 _HELD_OUT = 32          # utterances in a report
-_PLAIN = dict(dropout=0.0, replace=0.0, replace_frames=0.0, replace_books=0.0, frames_share=1, end_weight=1.0)
+_PLAIN = dict(dropout=0.0, replace=0.0, replace_frames=0.0, own_codes=0.0, frames_share=1, end_weight=1.0)
 
 
 class TalkerStage:
@@ -39,57 +39,54 @@ class TalkerStage:
         self.steps, self.rate, self.patience = v["steps"], v["rate"], v["patience"]
         self.used = len(nano.fsq().books)
         speech = self.speech = Speech(nano).to(device)
-        self.sounds = nn.Linear(speech.talker.head.shape[1], SOUNDS * len(data.symbols)).to(device)
+        self.hints = Hints(speech.talker.head.shape[1], len(data.symbols), self.used, nano.values["codec"]["codes"])
+        self.hints.to(device)
         self.modules = nn.ModuleDict(dict(talker=speech.talker, predictor=speech.predictor,
                                           speaker_encoder=speech.speaker_encoder,
-                                          text_embedding=speech.text_embedding, sounds=self.sounds))
+                                          text_embedding=speech.text_embedding, hints=self.hints))
         self.optimizers = optimizers(self.modules.named_parameters(), betas=(0.9, 0.95), decay=v["decay"])
 
     def step(self, number: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
         batch = self.data.batch(rng, self.values["batch_frames"]).to(self.device)
         with mixed(self.device):
             losses = self.losses(batch, training=True)
-        v = self.values
-        (losses["first"] + losses["rest"] + v["guide"] * losses["guide"] + v["sounds"] * losses["sounds"]).backward()
+        hints = sum(weight * losses[name] for name, weight in self.values["hints"].items())
+        (losses["first"] + losses["rest"] + hints).backward()
         return {name: value.detach() for name, value in losses.items()}
 
     def take(self, before: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Begin with these weights; those of the phonemes only where the same ones were trained."""
+        """Begin with these weights; the hints only where the same sounds were trained."""
         for name, values in before.items():
-            if name != "sounds" or len(values["bias"]) == len(self.sounds.bias):
+            if name != "hints" or len(values["sounds.bias"]) == len(self.hints.sounds.bias):
                 self.modules[name].load_state_dict(values)
 
     def losses(self, batch: Batch, training: bool = False) -> dict[str, Tensor]:
-        """Cross entropies in nats, and how the watched head looks at the text; when training, made harder.
-
-        first    of codebook 0 and the end;  rest: of a code of the other books
-        sounds   of the phonemes in and around the frame, from what codebook 0 is read from
-        guide    -log of the watched head's attention near the right text;  text: all it gives to the text
-        """
+        """Cross entropies in nats, of codebook 0 and the end (`first`) and of a code of the other books (`rest`), and
+        those of `Hints`; when training, all is made harder."""
         v = self.values if training else self.values | _PLAIN
         x = self.rows(batch, v["replace"], v["replace_frames"])
-        hidden, seen = batched.decoder(self.speech.talker.decoder, x, v["dropout"], v["watch"])
+        hidden, watched = batched.decoder(self.speech.talker.decoder, x, v["dropout"], v["watch"])
         index = batch.starts[:, None] - 1 + torch.arange(batch.codes.shape[1] + 1, device=x.device)
         real = torch.arange(index.shape[1], device=x.device) <= batch.lengths[:, None]  # the end is the last target
+        said = torch.arange(index.shape[1], device=x.device) < batch.lengths[:, None]
         target = torch.full(index.shape, EOS, device=x.device)
         target[:, :-1] = batch.codes[..., 0]
         target.scatter_(1, batch.lengths[:, None], EOS)
         at = hidden.gather(1, index.clamp(max=x.shape[1] - 1)[..., None].expand(-1, -1, x.shape[-1]))
-        logits = F.linear(at[real], self.speech.talker.head).float()
+        logits = F.linear(at, self.speech.talker.head).float()
         weights = torch.ones(logits.shape[-1], device=x.device)
         weights[EOS] = v["end_weight"]
-        first = F.cross_entropy(logits, target[real], weights)
-        said = real & (torch.arange(index.shape[1], device=x.device) < batch.lengths[:, None])
-        frames, codes = at[said], batch.codes[said[:, :-1]]
-        heard = batch.sounds[said[:, :-1]]
-        sounds = F.cross_entropy(self.sounds(frames).float().view(heard.numel(), -1), heard.flatten(), reduction="sum")
-        sounds = sounds / (heard >= 0).sum().clamp(min=1)
+        first = F.cross_entropy(logits[real], target[real], weights)
+        frames, codes, logits = at[said], batch.codes[said[:, :-1]][:, :self.used], logits[said]
+        hints = self.hints.of_frames(frames, batch.sounds[said[:, :-1]], codes)
+        row = torch.arange(x.shape[1], device=x.device) - batch.starts[:, None] + 1
+        hints |= self.hints.of_text(watched, batch, (row >= 0) & (row < batch.lengths[:, None]))
+        hints |= guide(watched, batch, index, said)
         if v["frames_share"] < 1:
             chosen = torch.randperm(len(frames), device=x.device)[:max(1, int(v["frames_share"] * len(frames)))]
-            frames, codes = frames[chosen], codes[chosen]
-        guide, text = self._guide(seen.float(), batch, index, said)
-        rest = self._rest(frames, codes, v["replace_books"]).mean()
-        return {"first": first, "rest": rest, "sounds": sounds, "guide": guide, "text": text}
+            frames, codes, logits = frames[chosen], codes[chosen], logits[chosen]
+        rest = self._rest(frames, codes, self._drifted(frames, codes, logits, v["own_codes"]))
+        return {"first": first, "rest": rest} | hints
 
     def rows(self, batch: Batch, replace: float = 0.0, replace_frames: float = 0.0) -> Tensor:
         """The talker's input [B, n, H], as `Qwen3TTSEngine.embed` and the loop make it.
@@ -121,30 +118,31 @@ class TalkerStage:
         shares = frames * torch.rand(len(codes), 1, 1, device=codes.device)
         return torch.where(one | (torch.rand_like(shares.expand(codes.shape[:2] + (1,))) < shares), others, codes)
 
-    def _rest(self, hidden: Tensor, codes: Tensor, replace: float) -> Tensor:
-        """Cross entropy of books 1 .. of frames: hidden [N, H], codes [N, 16] -> [books].
+    def _rest(self, hidden: Tensor, codes: Tensor, given: Tensor) -> Tensor:
+        """Mean cross entropy of books 1 .. of frames: hidden [N, H], codes [N, used], told after those `given`."""
+        return F.cross_entropy(self._rest_logits(hidden, given).flatten(0, 1), codes[:, 1:].flatten())
 
-        replace  share of the codes before that become those of other frames: one wrong code must not lead all others
-        """
+    def _rest_logits(self, hidden: Tensor, given: Tensor) -> Tensor:
+        """float32 [N, used - 1, codes] of books 1 .., each after the codes before it, `given` [N, used]."""
         p = self.speech.predictor
-        given = self._disturbed(codes[None], replace, 0.0)[0]
         inputs = torch.stack((hidden, p.first_embedding[given[:, 0]],
                               *(p.embeddings[b][given[:, b + 1]] for b in range(self.used - 2))), 1)
         x, _ = batched.decoder(p.decoder, p.project(inputs))
-        logits = torch.einsum("nbh,bch->nbc", x[:, 1:], p.heads[:self.used - 1].to(x.dtype)).float()
-        return F.cross_entropy(logits.flatten(0, 1), codes[:, 1:self.used].flatten(),
-                               reduction="none").view(len(codes), -1).mean(0)
+        return torch.einsum("nbh,bch->nbc", x[:, 1:], p.heads[:self.used - 1].to(x.dtype)).float()
 
-    def _guide(self, seen: Tensor, batch: Batch, index: Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
-        """Soft alignment of one head (Tachibana et al. 2017), with the teacher's times for the diagonal."""
-        n = seen.shape[-1]
-        future = torch.ones(n, n, dtype=torch.bool, device=seen.device).triu(1)
-        attention = seen.masked_fill(future, -torch.inf).softmax(-1)
-        rows = attention.gather(1, index[:, :, None].clamp(max=n - 1).expand(-1, -1, n))  # [B, F + 1, n]
-        now = torch.arange(index.shape[1], device=seen.device)[:, None] + 0.5
-        near = (-((now - batch.centres[:, None]) / _SPREAD).square() / 2).exp() * batch.keys[:, None]
-        right = (rows * near).sum(-1).clamp(min=1e-5).log()[said]
-        return -right.mean(), (rows * batch.keys[:, None]).sum(-1)[said].mean()
+    @torch.no_grad()
+    def _drifted(self, hidden: Tensor, codes: Tensor, first: Tensor, most: float) -> Tensor:
+        """The codes [N, used] of frames, where up to `most` of a frame's are those the predictor itself would say.
+
+        So it sees in training what it will see when it speaks: of its codes some are off, and a wrong one must not
+        lead all others. first: the talker's logits for codebook 0.
+        """
+        if not most:
+            return codes
+        logits = torch.cat((first[:, None, :self.speech.predictor.heads.shape[1]], self._rest_logits(hidden, codes)), 1)
+        own = torch.multinomial(logits.softmax(-1).flatten(0, 1), 1).view(codes.shape)
+        share = most * torch.rand(len(codes), 1, device=codes.device)
+        return torch.where(torch.rand(codes.shape, device=codes.device) < share, own, codes)
 
     def report(self) -> Mapping[str, float]:
         """Losses on held-out texts, each in both layouts; `loss`, what early stopping looks at, is of a whole frame."""
@@ -161,9 +159,10 @@ class TalkerStage:
 def new_stage(config: Path, folder: Path, work: Path, codec: str, device: str = "cpu") -> tuple[TalkerStage, Codec]:
     """An untrained talker for the data in `folder`, in the codes of the codec `work / codec`, which comes second."""
     nano, corpus = Nano.read(config), Corpus(folder)
+    values = nano.values["talker_training"]
     loaded = load_codec(nano, trained(work / codec))
     data = TalkerData(nano, corpus, all_codes(corpus, loaded, work / "codes.npz"), read_merges(folder / "merges.txt"),
-                      silent=nano.values["talker_training"]["silent"])
+                      full=values["full"], silent=values["silent"])
     return TalkerStage(nano, data, device), loaded
 
 

@@ -22,6 +22,8 @@ UNKNOWN = -100                  # in place of a sound; what torch's cross entrop
 PARTS = 4                       # of a frame, of which the sound is told: 20 ms
 SOUNDS_AROUND = (-1, 2)         # frames, from the one before a frame to the second behind it
 SOUNDS = PARTS * (SOUNDS_AROUND[1] - SOUNDS_AROUND[0] + 1)
+LETTER_SOUNDS = 2 * PARTS       # around the time of a token
+LATER = 2                       # rows: how a token sounds depends on what follows, and a row sees only what was before
 CLIP = 160                      # columns of 10.7 ms that the speaker encoder hears
 _LANGUAGE = "english"
 
@@ -33,9 +35,11 @@ class Batch:
     text     int64 [B, n], ids of the text side; codec int64 [B, n] of the prompt's codec side, NOTHING, or SPEAKER
     codes    int64 [B, F, 16], the frames; starts [B]: the row of the first of them; lengths [B] in frames
     clips    log-mel [S, 128, CLIP] of other speech of the same voice, for each of the S items that have a speaker
-    keys     bool [B, n], rows that bring a token of the text to be said
-    centres  float32 [B, n], when it is said, in frames; 0 elsewhere
-    sounds   int64 [B, F, SOUNDS], which of `TalkerData.symbols` sound in and around each frame, or UNKNOWN
+    body     bool [B, n], rows that bring a token of the text to be said
+    keys     bool [B, n], rows LATER than those: what is to be known of a token is known there
+    centres  float32 [B, n], when that token is said, in frames; 0 elsewhere
+    letters  int64 [B, n, LETTER_SOUNDS], which of `TalkerData.symbols` sound around that time; UNKNOWN elsewhere
+    sounds   int64 [B, F, SOUNDS], which sound in and around each frame, or UNKNOWN
     """
 
     text: Tensor
@@ -44,8 +48,10 @@ class Batch:
     starts: Tensor
     lengths: Tensor
     clips: Tensor
+    body: Tensor
     keys: Tensor
     centres: Tensor
+    letters: Tensor
     sounds: Tensor
 
     def to(self, device: str) -> "Batch":
@@ -56,7 +62,7 @@ class TalkerData:
     """full: share of the layout "full" (all text in front) against "streaming"; silent: share without a speaker."""
 
     def __init__(self, nano: Nano, corpus: Corpus, codes: dict[str, np.ndarray], merges: Sequence[str],
-                 full: float = 0.5, silent: float = 0.1, longest: int = 160):
+                 full: float = 0.5, silent: float = 0.1, longest: int = 120):
         self.corpus, self.codes, self.full, self.silent = corpus, codes, full, silent
         self.reader = Reader(nano, merges)
         self.special = SpecialTokens.find(self.reader, nano.text_vocab)
@@ -85,28 +91,33 @@ class TalkerData:
         lengths = torch.tensor([u.frames for u in utterances])
         rows, frames = int((starts + lengths).max()), int(lengths.max())
         text = torch.full((len(items), rows), self.special.text_pad)
-        codec, keys, centres = torch.full_like(text, NOTHING), torch.zeros_like(text), torch.zeros(text.shape)
+        codec, centres = torch.full_like(text, NOTHING), torch.zeros(text.shape)
+        inside, keys = torch.zeros(2, *text.shape, dtype=torch.bool)
+        letters = torch.full((*text.shape, LETTER_SOUNDS), UNKNOWN)
         codes = torch.zeros(len(items), frames, 16, dtype=torch.int64)
         sounds = torch.full((len(items), frames, SOUNDS), UNKNOWN)
         for i, (u, (text_ids, codec_ids, body, times)) in enumerate(zip(utterances, items, strict=True)):
             text[i, :len(text_ids)] = torch.tensor(text_ids)
             codec[i, :len(codec_ids)] = torch.tensor(codec_ids)
             codes[i, :u.frames] = torch.from_numpy(self.codes[key(u)].astype(np.int64))
-            keys[i, body] = 1
-            centres[i, body] = torch.tensor(times)
-            sounds[i, :u.frames] = self._sounds(u)
+            inside[i, body] = True
+            at = [row + LATER for row in body if row + LATER < len(text_ids)]
+            keys[i, at] = True
+            centres[i, at] = torch.tensor(times[:len(at)])
+            letters[i, at] = self._sounds(u, np.array(times[:len(at)]), -1, LETTER_SOUNDS)
+            sounds[i, :u.frames] = self._sounds(u, np.arange(u.frames), SOUNDS_AROUND[0], SOUNDS)
         clips = [self._clip(u.voice, rng) for u, item in zip(utterances, items, strict=True) if SPEAKER in item[1]]
         clips = torch.stack(clips) if clips else torch.zeros(0, MELS, CLIP)
-        return Batch(text, codec, codes, starts, lengths, clips, keys.bool(), centres, sounds)
+        return Batch(text, codec, codes, starts, lengths, clips, inside, keys, centres, letters, sounds)
 
-    def _sounds(self, u: Utterance) -> Tensor:
-        """The sounds in and around each frame; "" before the first and behind the last."""
+    def _sounds(self, u: Utterance, times: np.ndarray, first: float, count: int) -> Tensor:
+        """The sounds in `count` steps from each time + `first` on, all in frames; "" before the first and behind the
+        last."""
         symbols, ends = zip(*u.sounds, strict=True)
-        first, last = SOUNDS_AROUND
-        middles = (np.arange(PARTS * first, PARTS * (u.frames + last)) + 0.5) * FRAME / RATE / PARTS
-        at = np.searchsorted(ends, middles, side="right")
-        numbers = [self._number.get(symbols[i] if i < len(ends) else "", UNKNOWN) for i in at]
-        return torch.tensor(numbers).unfold(0, SOUNDS, PARTS)
+        steps = first + (np.arange(count) + 0.5) / PARTS
+        at = np.searchsorted(ends, (times[:, None] + steps) * FRAME / RATE, side="right")
+        numbers = np.array([self._number.get(symbol, UNKNOWN) for symbol in (*symbols, "")])
+        return torch.from_numpy(numbers[at])
 
     def _item(self, u: Utterance, rng: np.random.Generator, layout: str
               ) -> tuple[list[int], list[int], list[int], list[float]]:
