@@ -248,6 +248,8 @@ def test_a_model_of_one_voice_speaks_in_it_and_does_not_clone(tmp_path):
     assert engine.plan(request(text_mode="streaming")).text_mode == "streaming"
     with pytest.raises(UsageError, match="one voice"):
         engine.check_cloning(False)
+    with pytest.raises(UsageError, match="voice: .* speaks in one voice"):
+        engine.check(request(voice="anna"))
 
 
 def test_a_text_layout_that_there_is_not_is_refused(tmp_path):
