@@ -119,6 +119,15 @@ def test_explain_prints_the_prompt_and_loads_nothing(base, clip, monkeypatch):
     assert "has none" in tts("-m", "builtin", "-p", "Hello", "--explain").error
 
 
+def test_explain_shows_the_utterance_that_would_be_spoken(tmp_path):
+    """Of a model that was trained on short ones: the first part of a longer text."""
+    talker, mmproj = tiny_pair(tmp_path, talker_edits={"tts_cli.max_chars": 40})
+    first, rest = "This one has about thirty letters.", "And here is some more of it."
+    shown, alone, whole = (tts("-m", talker, "-mm", mmproj, "-p", text, "--explain", "--no-voice").out
+                           for text in (f"{first} {rest}", first, rest))
+    assert shown == alone != whole
+
+
 def test_one_damaged_voice_does_not_hide_the_others(base, clip, tmp_path):
     assert tts("voices", "save", "anna", *base[:4], "--speaker-file", clip).code == 0
     (tmp_path / "data" / "tts-cli" / "voices" / "bad.safetensors").write_bytes(b"damaged")

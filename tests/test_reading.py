@@ -59,7 +59,6 @@ def samples(chunks):
     return np.concatenate([chunk.samples for chunk in chunks])
 
 
-
 def test_no_utterance_is_longer_than_the_model_was_trained_on():
     engine = Tones()
     engine.max_chars = 40

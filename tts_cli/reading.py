@@ -53,9 +53,8 @@ class Reading(Speech):
         self._engine, self._request = engine, replace(request, seed=seed)
         self._cancel = cancel or CancelToken()
         self._frames_left = request.max_frames
-        if engine.max_chars is not None:
-            pieces = at_most(engine.max_chars, pieces)
-        self._utterances = _InOrder(self._speak, pieces, together if self._frames_left is None else 1)
+        self._utterances = _InOrder(self._speak, at_most(engine.max_chars, pieces),
+                                    together if self._frames_left is None else 1)
         if (first := self._utterances.first) is not None:
             engine.check(replace(self._request, text=first.text))
 

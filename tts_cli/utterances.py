@@ -73,13 +73,13 @@ def utterances(text: str, *, max_chars: int = MAX_CHARS, gap: float = GAP,
     return chain([first], split)
 
 
-def at_most(max_chars: int, pieces: Iterable[Utterance]) -> Iterator[Utterance]:
+def at_most(max_chars: int | None, pieces: Iterable[Utterance]) -> Iterator[Utterance]:
     """The same text with the same silence around it, but cut again where a piece is longer than `max_chars`.
 
-    What was one utterance has the least silence inside.
+    What was one utterance has little silence inside. None is no limit.
     """
     for piece in pieces:
-        if len(piece.text) <= max_chars:
+        if max_chars is None or len(piece.text) <= max_chars:
             yield piece
             continue
         parts = list(utterances(piece.text, max_chars=max_chars, gap=_INSIDE, paragraph_gap=_INSIDE))
