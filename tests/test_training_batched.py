@@ -43,7 +43,8 @@ def test_decoder(tmp_path):
         hidden, watched = batched.decoder(decoder, x, watch=layers)
         for row, made in zip(x, hidden, strict=True):
             assert (decoder(row, decoder.new_cache(21)) - made).abs().max() < TOLERANCE
-        assert [scores.shape for scores in watched.scores] == [(3, 21, 21)] * len(layers)
+        assert [attention.shape for attention in watched.attention] == [(3, 21, 21)] * len(layers)
+        assert all(torch.allclose(attention.sum(-1), torch.ones(3, 21)) for attention in watched.attention)
         assert torch.equal(watched.rows, x) and batched.decoder(decoder, x)[1].rows is None
 
 

@@ -73,11 +73,11 @@ def waveform(m: Code2Wav, x: Tensor) -> Tensor:
 
 @dataclass
 class Watched:
-    """What was seen of some layers: the rows [B, n, H] that enter the first of them, and of each the logits [B, n, n]
-    of its first head's attention."""
+    """What was seen of some layers: the rows [B, n, H] that enter the first of them, and of each the attention
+    [B, n, n] of its first head."""
 
     rows: Tensor | None = None
-    scores: list[Tensor] = field(default_factory=list)
+    attention: list[Tensor] = field(default_factory=list)
 
 
 def decoder(m: Decoder, x: Tensor, dropout: float = 0.0, watch: Sequence[int] = ()) -> tuple[Tensor, Watched]:
@@ -100,9 +100,10 @@ def decoder(m: Decoder, x: Tensor, dropout: float = 0.0, watch: Sequence[int] = 
         # Written out: on the CPU it is faster backwards than torch's fused attention, and a head can be watched.
         k, v = (t.repeat_interleave(c.heads // c.kv_heads, 1) for t in (k, v))
         scores = (q.to(v.dtype) * c.head_dim ** -0.5) @ k.to(v.dtype).mT
+        attention = scores.masked_fill(future, -torch.inf).softmax(-1)
         if layer in watch:
-            watched.scores.append(scores[:, 0])
-        y = scores.masked_fill(future, -torch.inf).softmax(-1).to(v.dtype) @ v
+            watched.attention.append(attention[:, 0])
+        y = attention.to(v.dtype) @ v
         x = x + drop(F.linear(y.transpose(1, 2).flatten(2), b.attn_out))
         gate, up = F.linear(_rms(x, b.ffn_norm, c.rms_eps), b.gate_up).chunk(2, -1)
         x = x + drop(F.linear(F.silu(gate) * up, b.ffn_down))

@@ -4,8 +4,6 @@ To speak, a talker must read: know how each letter sounds and when, find the let
 Each of these is told where it has to be known, else all must be found out from the codes at once.
 """
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -37,18 +35,18 @@ class Hints(nn.Module):
         return {"sounds": _entropy(self.sounds(hidden), sounds),
                 "alone": _entropy(self.codes(hidden).unflatten(-1, (books, -1)), codes)}
 
-    def of_text(self, watched: Watched, batch: Batch, frames: Tensor) -> dict[str, Tensor]:
-        """From the rows that enter the first watched layer; frames bool [B, n]: rows that predict one.
+    def of_text(self, watched: Watched, batch: Batch) -> dict[str, Tensor]:
+        """From the rows that enter the first watched layer:
 
         letters  nats of the sounds around the time of a token, told at its row of `Batch.keys`
         clock    squared error of the time, of a token and of a frame alike, so that they can find each other
         """
         rows = F.rms_norm(watched.rows, watched.rows.shape[-1:])
-        number = torch.arange(rows.shape[1], device=rows.device) - batch.starts[:, None] + 1.5
-        times = torch.where(batch.keys, batch.centres, number)
-        # In the layout "streaming" a row may be both; then it is the frame's.
+        number = torch.arange(rows.shape[1], device=rows.device) - batch.starts[:, None] + 1  # of the frame it predicts
+        frames = (number >= 0) & (number < batch.lengths[:, None])
         told = batch.keys | frames
-        times = torch.where(frames, number, times)[told]
+        # In the layout "streaming" a row may be both; then it is the frame's.
+        times = torch.where(frames, number + 0.5, batch.centres)[told]
         angles = 2 * torch.pi * times[:, None] / torch.tensor(PERIODS, device=rows.device)
         hands = torch.cat((angles.cos(), angles.sin()), -1)
         return {"letters": _entropy(self.letters(rows[batch.keys]), batch.letters[batch.keys]),
@@ -62,19 +60,13 @@ def guide(watched: Watched, batch: Batch, index: Tensor, said: Tensor) -> dict[s
     guide  -log of the attention near the right text;  text: all that the last of them gives to the text
     """
     guides = []
-    for scores in watched.scores:
-        n = scores.shape[-1]
-        future = torch.ones(n, n, dtype=torch.bool, device=scores.device).triu(1)
-        attention = scores.float().masked_fill(future, -torch.inf).softmax(-1)
-        rows = attention.gather(1, index[:, :, None].clamp(max=n - 1).expand(-1, -1, n))  # [B, F + 1, n]
-        now = torch.arange(index.shape[1], device=scores.device)[:, None] + 0.5
-        near = (-((now - batch.centres[:, None]) / _SPREAD).square() / 2).exp() * batch.keys[:, None]
+    now = torch.arange(index.shape[1], device=index.device)[:, None] + 0.5
+    near = (-((now - batch.centres[:, None]) / _SPREAD).square() / 2).exp() * batch.keys[:, None]
+    for attention in watched.attention:
+        n = attention.shape[-1]
+        rows = attention.float().gather(1, index[:, :, None].clamp(max=n - 1).expand(-1, -1, n))  # [B, F + 1, n]
         guides.append(-(rows * near).sum(-1).clamp(min=1e-5).log()[said].mean())
-    return {"guide": _mean(guides), "text": (rows * batch.keys[:, None]).sum(-1)[said].mean()}
-
-
-def _mean(values: Sequence[Tensor]) -> Tensor:
-    return torch.stack(tuple(values)).mean()
+    return {"guide": torch.stack(guides).mean(), "text": (rows * batch.keys[:, None]).sum(-1)[said].mean()}
 
 
 def _entropy(logits: Tensor, target: Tensor) -> Tensor:

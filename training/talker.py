@@ -79,9 +79,7 @@ class TalkerStage:
         first = F.cross_entropy(logits[real], target[real], weights)
         frames, codes, logits = at[said], batch.codes[said[:, :-1]][:, :self.used], logits[said]
         hints = self.hints.of_frames(frames, batch.sounds[said[:, :-1]], codes)
-        row = torch.arange(x.shape[1], device=x.device) - batch.starts[:, None] + 1
-        hints |= self.hints.of_text(watched, batch, (row >= 0) & (row < batch.lengths[:, None]))
-        hints |= guide(watched, batch, index, said)
+        hints |= self.hints.of_text(watched, batch) | guide(watched, batch, index, said)
         if v["frames_share"] < 1:
             chosen = torch.randperm(len(frames), device=x.device)[:max(1, int(v["frames_share"] * len(frames)))]
             frames, codes, logits = frames[chosen], codes[chosen], logits[chosen]
