@@ -104,6 +104,17 @@ def test_held_out_texts_are_in_no_crop(tmp_path):
     assert not any("zero" in line["text"] for line in lines)  # what the teacher refused is left out
 
 
+def test_a_text_is_spoken_in_the_pieces_of_the_product_unless_it_is_held_out(tmp_path):
+    text = "One two three four five six. Seven eight nine ten eleven twelve, thirteen and some more."
+    data.speak_shard(tmp_path, "hum:low", 0, 1, [text, text], 60, float("inf"), max_chars=40)
+    lines = [json.loads(line) for line in (tmp_path / "00.jsonl").read_text().splitlines()]
+    assert [(line["number"], line["piece"], line["text"]) for line in lines] == [
+        (0, 0, text), (1, 0, "One two three four five six."), (1, 1, "Seven eight nine ten eleven twelve,"),
+        (1, 2, "thirteen and some more.")]
+    assert [line["start"] for line in lines] == [0, *np.cumsum([line["frames"] for line in lines])[:-1]]
+    assert all(line["marks"][-1][0] == len(line["text"]) for line in lines)
+
+
 def test_crops_are_stretches_of_the_speech(tmp_path):
     corpus = make(tmp_path, hours=0.01)
     crops = corpus.crops(np.random.default_rng(0), 16, 6, starts=0.5, gain_db=0)

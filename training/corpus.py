@@ -14,10 +14,11 @@ from training.texts import is_held_out
 
 @dataclass(frozen=True)
 class Utterance:
-    """One text said by one voice: `frames` of 80 ms in shard `shard` from frame `start` on."""
+    """A text, or piece `piece` of one, said by one voice: `frames` of 80 ms in shard `shard` from frame `start` on."""
 
     voice: str
     number: int
+    piece: int
     text: str
     shard: int
     start: int
@@ -50,8 +51,8 @@ class Corpus:
             self._pitch.append(np.memmap(index.with_suffix(".f32"), "<f4", "r"))
             for line in lines:
                 marks, sounds = (tuple((what, seconds) for what, seconds in line[name]) for name in ("marks", "sounds"))
-                u = Utterance(index.parent.name, line["number"], line["text"], len(self._speech) - 1, line["start"],
-                              line["frames"], marks, sounds)
+                u = Utterance(index.parent.name, line["number"], line["piece"], line["text"],
+                              len(self._speech) - 1, line["start"], line["frames"], marks, sounds)
                 (self.held_out if is_held_out(u.number) else self.train).append(u)
         if not self.train:
             raise FileNotFoundError(f"{folder}: no speech here; make it with python -m training.data")

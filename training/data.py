@@ -3,8 +3,9 @@
     python -m training.data CONFIG DATA [--voice hibari:heart] [--hours 3] [--workers 2] [--minutes N]
 
 DATA/VOICE/ gets shards that workers write side by side: NAME.i16 (24 kHz samples, each utterance padded with silence
-to whole frames of 80 ms), NAME.f32 (pitch, see `features.pitch`) and NAME.jsonl (one utterance a line). Run again to
-go on where it stopped, also for more hours.
+to whole frames of 80 ms), NAME.f32 (pitch, see `features.pitch`) and NAME.jsonl (one utterance a line). A text is
+spoken in the pieces in which `tts` would have the model speak it, one that is held out as a whole. Run again to go on
+where it stopped, also for more hours.
 """
 
 import argparse
@@ -20,13 +21,16 @@ from training.features import FRAME, RATE, pitch
 from training.model import Nano
 from training.teachers import make_teacher
 from training.text import learn_merges
-from training.texts import sentences
+from training.texts import is_held_out, sentences
+from tts_cli.text import clean_text
+from tts_cli.utterances import at_most, utterances
 
 
 def speak_shard(folder: Path, voice: str, worker: int, workers: int, texts: list[str], seconds: float,
-                deadline: float) -> float:
-    """Append utterances number worker, worker + workers, … until the shard holds `seconds` of speech, or `deadline`.
+                deadline: float, max_chars: int | None = None) -> float:
+    """Append texts number worker, worker + workers, … until the shard holds `seconds` of speech, or `deadline`.
 
+    max_chars  of a piece of a text that is not held out
     Returns the seconds it holds. What a killed run left unfinished is cut off first.
     """
     base = folder / f"{worker:02d}"
@@ -39,22 +43,29 @@ def speak_shard(folder: Path, voice: str, worker: int, workers: int, texts: list
                 continue
             if frames * FRAME / RATE >= seconds or time.monotonic() > deadline:
                 break
-            try:
-                spoken = teacher.speak(texts[number], seed=number)
-            except ValueError:
-                continue
-            samples = np.pad(spoken.samples, (0, -len(spoken.samples) % FRAME))
-            speech.write((samples * 32767).astype("<i2").tobytes())
-            pitches.write(pitch(samples).astype("<f4").tobytes())
+            pieces = [texts[number]] if is_held_out(number) else _pieces(texts[number], max_chars)
+            lines = []
+            for piece, text in enumerate(pieces):
+                try:
+                    spoken = teacher.speak(text, seed=number)
+                except ValueError:
+                    continue
+                samples = np.pad(spoken.samples, (0, -len(spoken.samples) % FRAME))
+                speech.write((samples * 32767).astype("<i2").tobytes())
+                pitches.write(pitch(samples).astype("<f4").tobytes())
+                lines.append(dict(number=number, piece=piece, text=text, start=frames, frames=len(samples) // FRAME,
+                                  marks=[[letters, round(t, 3)] for letters, t in spoken.marks],
+                                  sounds=[[symbol, round(t, 3)] for symbol, t in spoken.sounds]))
+                frames += lines[-1]["frames"]
             # The index comes last: what it names is there.
             speech.flush(), pitches.flush()
-            line = dict(number=number, text=texts[number], start=frames, frames=len(samples) // FRAME,
-                        marks=[[letters, round(t, 3)] for letters, t in spoken.marks],
-                        sounds=[[symbol, round(t, 3)] for symbol, t in spoken.sounds])
-            index.write(json.dumps(line) + "\n")
+            index.write("".join(json.dumps(line) + "\n" for line in lines))
             index.flush()
-            frames += line["frames"]
     return frames * FRAME / RATE
+
+
+def _pieces(text: str, max_chars: int | None) -> list[str]:
+    return [utterance.text for utterance in at_most(max_chars, utterances(clean_text(text)))]
 
 
 def _recover(base: Path) -> tuple[int, int]:
@@ -97,7 +108,8 @@ def main(arguments: list[str] | None = None) -> None:
     workers = int(settings.read_text()) if settings.exists() else args.workers  # shards keep the number they began with
     settings.write_text(str(workers))
     started, deadline = time.monotonic(), time.monotonic() + 60 * args.minutes
-    jobs = [(folder, args.voice, i, workers, texts, 3600 * args.hours / workers, deadline) for i in range(workers)]
+    jobs = [(folder, args.voice, i, workers, texts, 3600 * args.hours / workers, deadline,
+             nano.values["use"].get("max_chars")) for i in range(workers)]
     if workers == 1:
         seconds = speak_shard(*jobs[0])
     else:

@@ -68,6 +68,7 @@ class TalkerData:
         self.special = SpecialTokens.find(self.reader, nano.text_vocab)
         self.train = sorted((u for u in corpus.train if u.frames <= longest), key=lambda u: u.frames)
         self.held_out = [u for u in corpus.held_out if u.frames <= longest]
+        self._ends = np.cumsum([u.frames for u in self.train])
         self.symbols = ["", *sorted({symbol for u in corpus.train for symbol, _ in u.sounds} - {""})]
         self._number = {symbol: i for i, symbol in enumerate(self.symbols)}
         self._voices: dict[str, list[Utterance]] = {}
@@ -76,8 +77,11 @@ class TalkerData:
                 self._voices.setdefault(u.voice, []).append(u)
 
     def batch(self, rng: np.random.Generator, frames: int) -> Batch:
-        """Utterances of similar length, so that little is padded, as many as have `frames` together."""
-        longest = int(rng.integers(len(self.train)))
+        """Utterances of similar length, so that little is padded, as many as have `frames` together.
+
+        Each is chosen as often as any other: the fewer of a length go into a batch, the more batches are of that length.
+        """
+        longest = int(np.searchsorted(self._ends, rng.integers(self._ends[-1]), side="right"))
         count = max(1, frames // self.train[longest].frames)
         first = max(0, longest + 1 - 4 * count)
         chosen = rng.integers(first, longest + 1, count)
@@ -142,7 +146,7 @@ class TalkerData:
 
 
 def key(u: Utterance) -> str:
-    return f"{u.voice}/{u.number}"
+    return f"{u.voice}/{u.number}.{u.piece}"
 
 
 def all_codes(corpus: Corpus, codec: Codec, path: Path) -> dict[str, np.ndarray]:
