@@ -79,7 +79,7 @@ class TalkerData:
     def batch(self, rng: np.random.Generator, frames: int) -> Batch:
         """Utterances of similar length, so that little is padded, as many as have `frames` together.
 
-        Each is chosen as often as any other: the fewer of a length go into a batch, the more batches are of that length.
+        Each is chosen as often as any other: of long ones, few go into a batch, there are more batches.
         """
         longest = int(np.searchsorted(self._ends, rng.integers(self._ends[-1]), side="right"))
         count = max(1, frames // self.train[longest].frames)
