@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from tiny_training import corpus, nano, talker_data  # noqa: F401 - fixtures
 
 from training import batched
+from training.codec_model import Codec
 from training.export import export
 from training.forced import forced_report, most_likely
 from training.talker import EOS, TalkerStage
-from training.talker_data import LATER, LETTER_SOUNDS, NOTHING, PARTS, SPEAKER, UNKNOWN
+from training.talker_data import LATER, LETTER_SOUNDS, NOTHING, PARTS, SPEAKER, UNKNOWN, all_codes
 from training.text import read_merges
 from tts_cli.engine import SpeechRequest
 from tts_cli.loading import load_engine
@@ -110,6 +111,23 @@ def test_the_predictor_sees_codes_it_would_say_itself(stage):
     assert 0.2 < other.float().mean() < 0.8 and (drifted[:, 0][other[:, 0]] == codes[:, 0][other[:, 0]] + 1).all()
     assert other.float().mean(1).std() > 0.15  # each frame has its own share
     assert not torch.allclose(stage._rest(hidden, codes, codes), stage._rest(hidden, codes, drifted))
+
+
+def test_codes_of_another_codec_are_made_anew(nano, corpus, tmp_path):  # noqa: F811
+    torch.manual_seed(0)
+    path, one, other = tmp_path / "codes.npz", Codec(nano), Codec(nano)
+    first, second = (all_codes(corpus, codec, path) for codec in (one, other))
+    assert any(not np.array_equal(first[name], second[name]) for name in first)
+    written = path.stat().st_mtime_ns
+    again = all_codes(corpus, other, path)
+    assert path.stat().st_mtime_ns == written and all(np.array_equal(again[name], second[name]) for name in second)
+
+
+@pytest.mark.parametrize("layout", ["full", "streaming"])
+def test_every_token_of_the_text_is_told_of(stage, layout):
+    u = replace(stage.data.train[5], text=stage.data.train[5].text[:6])  # shorter than its sound
+    batch = stage.data.collate([u], np.random.default_rng(0), layout)
+    assert batch.keys.sum() == batch.body.sum() == len(stage.data.reader.read(u.text)[0])
 
 
 @torch.no_grad()

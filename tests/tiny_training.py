@@ -7,7 +7,7 @@ from training import teachers
 from training.corpus import Corpus
 from training.data import main as make_data
 from training.model import Nano
-from training.talker_data import TalkerData
+from training.talker_data import TalkerData, key
 from training.teachers import Spoken, tidy_sounds, word_marks
 from training.text import read_merges
 
@@ -159,5 +159,5 @@ def talker_data(nano, corpus) -> TalkerData:
     codes = {}
     rng = np.random.default_rng(0)
     for u in [*corpus.train, *corpus.held_out]:
-        codes[f"{u.voice}/{u.number}"] = np.pad(rng.integers(0, 12, (u.frames, 3)), ((0, 0), (0, 13)))
+        codes[key(u)] = np.pad(rng.integers(0, 12, (u.frames, 3)), ((0, 0), (0, 13)))
     return TalkerData(nano, corpus, codes, read_merges(corpus.folder / "merges.txt"), silent=0.3)

@@ -1,5 +1,7 @@
 """The codec's training side: an encoder from features to codes, and ways through the shipped decoder."""
 
+import hashlib
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -59,6 +61,13 @@ class Codec(nn.Module):
     def back(self) -> list[tuple[str, nn.Parameter]]:
         """Those from the features to sound."""
         return [(n, p) for n, p in self.code2wav.named_parameters() if n.startswith(_BACK)]
+
+    def digest(self) -> str:
+        """Of all that decides the codes of speech."""
+        found = hashlib.sha256(repr(self.nano.values["codec"]["books"]).encode())
+        for name, value in sorted(self.encoder.state_dict().items()):
+            found.update(name.encode() + value.cpu().numpy().tobytes())
+        return found.hexdigest()[:32]
 
     def quantize(self, rows: Tensor) -> Tensor:
         return self.fsq.quantize(self.encoder(rows))

@@ -105,7 +105,7 @@ class TalkerData:
             codec[i, :len(codec_ids)] = torch.tensor(codec_ids)
             codes[i, :u.frames] = torch.from_numpy(self.codes[key(u)].astype(np.int64))
             inside[i, body] = True
-            at = [row + LATER for row in body if row + LATER < len(text_ids)]
+            at = [row + LATER for row in body if row + LATER < starts[i] + u.frames]
             keys[i, at] = True
             centres[i, at] = torch.tensor(times[:len(at)])
             letters[i, at] = self._sounds(u, np.array(times[:len(at)]), -1, LETTER_SOUNDS)
@@ -150,16 +150,17 @@ def key(u: Utterance) -> str:
 
 
 def all_codes(corpus: Corpus, codec: Codec, path: Path) -> dict[str, np.ndarray]:
-    """The codes int16 [frames, 16] of every utterance by `key`; kept at `path`, which serves when it is complete."""
-    wanted = [*corpus.train, *corpus.held_out]
+    """The codes int16 [frames, 16] of every utterance by `key`; kept at `path`, for the next time with this codec."""
+    wanted, digest = [*corpus.train, *corpus.held_out], codec.digest()
     if path.exists():
         with np.load(path) as stored:
             found = dict(zip(stored["names"].tolist(), np.split(stored["codes"], stored["ends"][:-1]), strict=True))
-        if all(key(u) in found for u in wanted):
+            made_by = str(stored["codec"]) if "codec" in stored else ""
+        if made_by == digest and all(len(found.get(key(u), ())) == u.frames for u in wanted):
             return found
     found = {key(u): codec.encode(corpus.rows(u)).short().numpy() for u in wanted}
     part = path.with_suffix(".part.npz")
-    np.savez(part, names=np.array(list(found)), codes=np.concatenate(list(found.values())),
+    np.savez(part, codec=digest, names=np.array(list(found)), codes=np.concatenate(list(found.values())),
              ends=np.cumsum([len(c) for c in found.values()]))
     os.replace(part, path)
     return found
