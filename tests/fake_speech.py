@@ -44,7 +44,6 @@ class FakeEngine:
     sample_rate = RATE
     default_clip = default_voice = None
     together = 1
-    max_chars = None
     paths, languages, voice_names, unused = [], [], [], frozenset(("codes",))
 
     def __init__(self, seconds: float):
@@ -58,6 +57,9 @@ class FakeEngine:
         self.checked.append(request.text)
         if UNSPEAKABLE in request.text:
             raise UsageError(f"text: {request.text!r} has no sound")
+
+    def parts(self, pieces):
+        return iter(pieces)
 
     def unread(self, request) -> list[str]:
         return []

@@ -38,7 +38,7 @@ class SineEngine:
     voice_names = VOICES
     default_voice = "low"
     unused = frozenset()
-    default_clip, together, max_chars = None, 1, None
+    default_clip, together = None, 1
 
     def __init__(self):
         self.gate: threading.Semaphore | None = None
@@ -58,6 +58,9 @@ class SineEngine:
 
     def check_cloning(self, transcript: bool) -> None:
         pass
+
+    def parts(self, pieces):
+        return iter(pieces)
 
     def voice_from_clip(self, clip: np.ndarray, name: str, ref_text: str | None = None):
         return f"clip {len(clip)} {ref_text}"

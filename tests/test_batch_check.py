@@ -1,6 +1,7 @@
 """What is refused before a batch begins, and what makes a row sound different: texts, voices, models, names."""
 
 import json
+from functools import partial
 
 import fake_speech
 import numpy as np
@@ -21,6 +22,7 @@ from tts_cli.errors import UsageError
 from tts_cli.loading import load_engine, open_engine
 from tts_cli.model_choice import ModelChoice
 from tts_cli.notices import Notices
+from tts_cli.utterances import at_most
 from tts_cli.voices import Voice
 
 
@@ -42,6 +44,14 @@ def test_every_utterance_of_a_text_is_tried():
     with pytest.raises(UsageError, match="no sound"):
         Check(engine, Notices())(rows(f"{fine} This one is {fake_speech.UNSPEAKABLE}.", max_chars=60)[0])
     assert len(engine.checked) > 3
+
+
+def test_what_is_tried_is_what_the_model_would_speak():
+    engine = fake_speech.FakeEngine(0)
+    engine.parts = partial(at_most, 40)
+    Check(engine, Notices())(rows("A sentence that is not long, but too long for a model of short ones.")[0])
+    texts = engine.checked[-2:]
+    assert " ".join(texts).endswith("for a model of short ones.") and max(map(len, texts)) <= 40
 
 
 def test_behind_so_many_characters_some_texts_are_tried():

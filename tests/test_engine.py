@@ -13,7 +13,9 @@ from tts_cli.errors import ModelFileError, TtsError, UsageError
 from tts_cli.loading import load_engine, open_engine
 from tts_cli.qwen3tts.codec import open_codec
 from tts_cli.qwen3tts.engine import Qwen3TTSEngine
+from tts_cli.qwen3tts.english import plain
 from tts_cli.qwen3tts.plan import BUDGET_BASE, BUDGET_PER_TOKEN
+from tts_cli.utterances import Utterance
 from tts_cli.voices import Voice
 
 TEXT = "Hello world, this is a test."
@@ -236,20 +238,56 @@ def test_a_pair_of_two_kinds_is_refused(pair, tmp_path):
 @pytest.mark.parametrize("extras", [True, False])
 def test_the_kind_is_known_with_and_without_our_metadata(tmp_path, variant, mode, extras):
     engine = open_engine(*tiny_pair(tmp_path, variant=variant, extras=extras))
-    assert (engine.kind, engine.text_mode, engine.max_chars) == (variant, mode, None)
+    assert (engine.kind, engine.text_mode, engine.pair.max_chars) == (variant, mode, None)
     assert "english" in engine.languages and not any("dialect" in name for name in engine.languages)
 
 
 def test_a_model_of_one_voice_speaks_in_it_and_does_not_clone(tmp_path):
     edits = {"tts_cli.single_voice": True, "tts_cli.text_mode": "full", "tts_cli.max_chars": 80}
     engine = open_engine(*tiny_pair(tmp_path, talker_edits=edits))
-    assert engine.max_chars == 80
+    pieces = [Utterance("A word or two, " * 10, 0.5)]
+    assert len([*engine.parts(pieces)]) > 1 and max(len(part.text) for part in engine.parts(pieces)) <= 80
+    assert engine.voice_names == [] and engine.voice_paths("anna") == []
     assert engine.default_clip is None and engine.plan(request()).text_mode == "full"
     assert engine.plan(request(text_mode="streaming")).text_mode == "streaming"
     with pytest.raises(UsageError, match="one voice"):
         engine.check_cloning(False)
     with pytest.raises(UsageError, match="voice: .* speaks in one voice"):
         engine.check(request(voice="anna"))
+
+
+def test_a_model_of_plain_english_reads_what_is_said_for_the_text(tmp_path):
+    engine = open_engine(*tiny_pair(tmp_path, talker_edits={"tts_cli.plain_english": True}))
+    written, said = (engine.plan(request(text=t)).prompt for t in ("Café № 5 — $2", "Cafe number five, two dollars"))
+    assert written.text == said.text
+    assert engine.unread(request(text="你好 hello")) == ["你好"] and open_engine(*tiny_pair(tmp_path)).unread(
+        request(text="你好 hello")) == []
+    with pytest.raises(UsageError, match="nothing to speak in '你好': .* reads English"):
+        engine.check(request(text="你好"))
+
+
+def test_what_is_too_long_in_words_is_cut_between_them(tmp_path):
+    edits = {"tts_cli.plain_english": True, "tts_cli.max_chars": 40}
+    engine = open_engine(*tiny_pair(tmp_path, talker_edits=edits))
+    written = [Utterance("It is 10,400 km, or $5 million a day.", 0.5), Utterance("在家", 0.3), Utterance("So.", 0.1)]
+    parts = list(engine.parts(written))
+    assert " ".join(part.text for part in parts) == (
+        "It is ten thousand four hundred kilometers, or five million dollars a day. So.")
+    assert len(parts) == 4 and max(len(part.text) for part in parts) <= 40 and parts[-2].pause == 0.5
+    assert [*engine.parts(written[1:2])] == written[1:2]  # to be refused
+
+
+@pytest.mark.parametrize("text, read", [
+    ("Plain words, and no more: it's so.", "Plain words, and no more: it's so."),
+    ("“Hi,” he said (twice)…", "Hi, he said twice..."), ("-5 °C at 10:05", "minus five degrees Celsius at ten oh five"),
+    ("Ærø straße naïve Œuvre in Kadıköy", "Aero strasse naive Oeuvre in Kadikoy"),
+    ("He said—no…well", "He said, no... well"),
+    ("a — b – c", "a, b, c"), ("— x", "x"), ("你好", ""), ("“’”", ""), ("STOP NOW", "Stop now"),
+    ("NASA has PDFs, the UN.", "Nasa has pee dee effs, the you en."), ("I, O'Brien", "I, O'Brien"),
+    ("At 10:05 PM I paid US$3.", "At ten oh five pee em I paid three dollars."),
+    ("Plan B, in the U.S. or D.C.", "Plan bee, in the you ess or dee see.")])
+def test_plain_english(text, read):
+    assert plain(text) == read == plain(read)
 
 
 def test_a_text_layout_that_there_is_not_is_refused(tmp_path):

@@ -1,6 +1,7 @@
 """Many utterances as one stream: the chunks of `Engine.speak`, exact silence between, one honest result."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from tts_cli.engine import AudioChunk, CancelToken, Speech, SpeechRequest
 from tts_cli.errors import TtsError, UsageError
 from tts_cli.loading import load_engine
 from tts_cli.reading import Mark, Reading
-from tts_cli.utterances import Utterance, utterances
+from tts_cli.utterances import Utterance, at_most, utterances
 
 RATE, FRAME = 1000, 80
 NO_CODES = np.zeros((0, 2), np.int32)
@@ -19,11 +20,13 @@ class Tones:
     """An engine that speaks one frame of a constant a letter; "!" fails, "~" never ends by itself."""
 
     sample_rate = RATE
-    max_chars = None
 
     def __init__(self, with_codes=True):
         self.asked = []
         self.with_codes = with_codes
+
+    def parts(self, pieces):
+        return iter(pieces)
 
     def check(self, request):
         if "?" in request.text:
@@ -61,7 +64,7 @@ def samples(chunks):
 
 def test_no_utterance_is_longer_than_the_model_was_trained_on():
     engine = Tones()
-    engine.max_chars = 40
+    engine.parts = partial(at_most, 40)
     text = "This one is short. This one, as you see, has two halves of which each would fit."
     speech = reading(engine, Utterance(text, 0.2))
     list(speech)

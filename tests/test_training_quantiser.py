@@ -7,6 +7,7 @@ from tiny_training import tiny_nano
 from training import batched
 from training.codec_model import Codec, load_codec
 from training.fsq import FSQ
+from training.model import Nano
 
 BOOKS = [[8, 5], [5, 5], [4, 3, 3]]
 
@@ -47,6 +48,13 @@ def test_the_gradient_passes_the_rounding():
     z = torch.zeros(4, 7, requires_grad=True)
     FSQ(BOOKS).quantize(z).sum().backward()
     assert (z.grad > 0.3).all()
+
+
+def test_a_config_that_says_what_nobody_reads_is_refused(tmp_path):
+    nano = tiny_nano(tmp_path)
+    nano.path.write_text(nano.path.read_text().replace("[use]", "[use]\nmax_words = 9"))
+    with pytest.raises(ValueError, match="use.max_words: it may say single_voice, text_mode"):
+        Nano.read(nano.path)
 
 
 def test_dropped_books_leave_zeros():

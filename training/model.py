@@ -31,6 +31,7 @@ CODEC_IDS = dict(codec_pad_id=2148, codec_bos_id=2149, codec_eos_token_id=2150, 
                  codec_nothink_id=2155, codec_think_bos_id=2156, codec_think_eos_id=2157)
 # Text tokens behind the byte pairs; the real models' prompt needs these.
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tts_pad>", "<tts_text_bos>", "<tts_text_eod>")
+USES = ("single_voice", "text_mode", "max_chars", "plain_english")  # of `ModelConfig`
 PREDICTOR_THETA = 1e6  # llama.cpp's constant
 
 
@@ -45,6 +46,8 @@ class Nano:
     def read(cls, path: str | Path) -> "Nano":
         """Raises `OSError`, and `ValueError` for what is no TOML or does not fit the architecture."""
         nano = cls(tomllib.loads(Path(path).read_text(encoding="utf-8")), Path(path))
+        if unknown := nano.values["use"].keys() - USES:
+            raise ValueError(f"{path}: use.{min(unknown)}: it may say {', '.join(USES)}")
         fsq, codec = nano.fsq(), nano.values["codec"]
         if not 2 <= len(fsq.books) <= BOOKS:
             raise ValueError(f"{path}: codec.books: {len(fsq.books)} books, expected 2 to {BOOKS}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # `tts --help` reads the request's fields and must not pay fo
     import numpy as np
 
     from tts_cli.kokoro.voices import KokoroVoice
+    from tts_cli.utterances import Utterance
     from tts_cli.voices import Voice
 
 FINISH_REASONS = ("eos", "limit", "cancelled")
@@ -221,7 +222,6 @@ class Engine(Protocol):
     unused: frozenset[str]   # fields of a request that make no difference, "codes" when chunks have none
     default_clip: Path | None  # a recording to clone when no voice is given, for models that would pick one at random
     together: int            # so many utterances in turns take less time than one after another; 1: none do
-    max_chars: int | None    # a longer utterance is cut, for models that were trained on short ones
 
     def check(self, request: SpeechRequest) -> None:
         """Refuse, before any weight is read, what `speak` could not do. Raises `UsageError`."""
@@ -231,6 +231,12 @@ class Engine(Protocol):
 
     def speak(self, request: SpeechRequest, cancel: CancelToken | None = None) -> Speech:
         """Start one utterance. Several may be iterated in turn: all state belongs to the returned `Speech`."""
+
+    def parts(self, pieces: Iterable[Utterance]) -> Iterator[Utterance]:
+        """The utterances that the model is asked for to speak `pieces`, at least one where there is a piece.
+
+        As they are, but for models that were trained on short ones or on words alone.
+        """
 
     def unread(self, request: SpeechRequest) -> list[str]:
         """Words of the text that the model leaves out, needs no weights."""

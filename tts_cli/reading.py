@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tts_cli.engine import AudioChunk, CancelToken, Engine, Speech, SpeechRequest, Word
-from tts_cli.utterances import Utterance, at_most
+from tts_cli.utterances import Utterance
 
 SILENCE_CHUNK = 0.5  # seconds; a long pause can be interrupted, and takes no memory
 
@@ -34,8 +34,8 @@ class Reading(Speech):
     reading and ends it. Without one, an utterance that hits its automatic limit is cut, noted in `cut`, and the
     reading goes on. `marks` grows as utterances end, `words` as words are made by an engine that knows when they sound;
     both count from the first sample of the reading. Silence comes as chunks without codes. Only the last chunk has a
-    finish reason: "cancelled", "limit" when anything was cut, or "eos". Pieces that are too long for the model (see
-    `Engine.max_chars`) are cut.
+    finish reason: "cancelled", "limit" when anything was cut, or "eos". What is spoken for the pieces are
+    the model's own `Engine.parts` of them.
 
     together  how many utterances to make side by side (see `Engine.together`): for readings that are heard when they
               are done. `max_frames` counts over utterances in order, so with it they are made one after another.
@@ -53,8 +53,7 @@ class Reading(Speech):
         self._engine, self._request = engine, replace(request, seed=seed)
         self._cancel = cancel or CancelToken()
         self._frames_left = request.max_frames
-        self._utterances = _InOrder(self._speak, at_most(engine.max_chars, pieces),
-                                    together if self._frames_left is None else 1)
+        self._utterances = _InOrder(self._speak, engine.parts(pieces), together if self._frames_left is None else 1)
         if (first := self._utterances.first) is not None:
             engine.check(replace(self._request, text=first.text))
 

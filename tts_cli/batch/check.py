@@ -38,7 +38,7 @@ class Check:
         if self._is_tried(row):
             request = self._request(options)
             with flags_named():
-                for piece in pieces:
+                for piece in self._engine.parts(pieces):
                     self._engine.check(replace(request, text=piece.text))
 
     def defaults(self, options: Mapping) -> tuple[dict, list[str]]:

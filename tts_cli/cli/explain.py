@@ -9,7 +9,6 @@ from tts_cli.cli.console import Console
 from tts_cli.errors import UsageError
 from tts_cli.manner import Manner
 from tts_cli.model_choice import ModelChoice
-from tts_cli.utterances import at_most
 from tts_cli.voices import Voice
 
 
@@ -26,7 +25,7 @@ def print_prompt(choice: ModelChoice, manner: Manner, text: str, console: Consol
     if clip is not None or manner.needs_a_voice(engine):
         manner = replace(manner, request=replace(manner.request, voice=_outline(pair, manner, clip)))
     with o.flags_named():
-        first = next(at_most(engine.max_chars, manner.pieces(text)))
+        first = next(engine.parts(manner.pieces(text)))
         plan = engine.plan(replace(manner.request, text=first.text))
     rows = plan.prompt.table(pair.tokenizer, pair.config.text_vocab)
     width = max(len(name) for name, _ in rows)

@@ -5,7 +5,7 @@ the text, the silence that the model puts around everything is shortened to what
 """
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -24,7 +24,7 @@ from tts_cli.kokoro.passes import Pass, Symbols, passes, symbols
 from tts_cli.kokoro.voices import KokoroVoice, Voices, parse_mix
 from tts_cli.kokoro.weights import find_weights, load_checkpoint, read_config
 from tts_cli.text import clean_text
-from tts_cli.utterances import utterances
+from tts_cli.utterances import Utterance, utterances
 
 LANGUAGES = {"american": "a", "british": "b", "spanish": "e", "french": "f", "hindi": "h", "italian": "i",
              "japanese": "j", "portuguese": "p", "chinese": "z"}
@@ -108,6 +108,10 @@ class KokoroEngine:
         letter = self._letter(request, self._voice(request))
         found = (self._tokens(piece.text, letter) for piece in utterances(clean_text(text), max_chars=_PIECE_CHARS))
         return " ".join(filter(None, map(phoneme_string, found)))
+
+    def parts(self, pieces: Iterable[Utterance]) -> Iterator[Utterance]:
+        """See `Engine.parts`."""
+        return iter(pieces)
 
     def unread(self, request: SpeechRequest) -> list[str]:
         """See `Engine.unread`: words in scripts that English has no reading for."""

@@ -6,7 +6,7 @@ Opening reads headers only, so that everything a request can get wrong is refuse
 import hashlib
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from tts_cli import voice_store
 from tts_cli.device import resolve_device, resolve_dtype
 from tts_cli.engine import AudioChunk, CancelToken, Speech, SpeechRequest
 from tts_cli.errors import UsageError
+from tts_cli.qwen3tts import english
 from tts_cli.qwen3tts.codec import NO_CODEC_ENCODER, embed_clip, encode_clip
 from tts_cli.qwen3tts.generate import speech
 from tts_cli.qwen3tts.layers import KVCache
@@ -28,6 +29,7 @@ from tts_cli.qwen3tts.static_steps import ROWS, StaticModels
 from tts_cli.qwen3tts.steps import PromptRows
 from tts_cli.qwen3tts.weights import Models, load_models, load_speaker_encoder
 from tts_cli.text import clean_text
+from tts_cli.utterances import Utterance, at_most
 from tts_cli.voices import Voice, load_voice
 
 # An installed package carries the samples inside; a source tree has them beside it.
@@ -79,18 +81,22 @@ class Qwen3TTSEngine:
 
     @property
     def voice_names(self) -> list[str]:
-        return voice_store.names() if self.kind == "base" else sorted(self.pair.special.speakers)
+        return voice_store.names() if self._clones else sorted(self.pair.special.speakers)
 
     def voice_paths(self, spec: str) -> list[Path]:
         """See `Engine.voice_paths`."""
-        return voice_store.paths(spec) if self.kind == "base" else []
+        return voice_store.paths(spec) if self._clones else []
 
     default_voice = None  # a name must be given
 
     @property
     def default_clip(self) -> Path | None:
         """The recording a Base model speaks like when no voice is given; it would choose one at random."""
-        return REFERENCE_CLIP if self.kind == "base" and not self.pair.single_voice else None
+        return REFERENCE_CLIP if self._clones else None
+
+    @property
+    def _clones(self) -> bool:
+        return self.kind == "base" and not self.pair.single_voice
 
     @property
     def together(self) -> int:
@@ -103,10 +109,6 @@ class Qwen3TTSEngine:
     @property
     def text_mode(self) -> str:
         return self.pair.text_mode
-
-    @property
-    def max_chars(self) -> int | None:
-        return self.pair.max_chars
 
     def describe(self) -> list[str]:
         """See `Engine.describe`."""
@@ -132,9 +134,13 @@ class Qwen3TTSEngine:
         """The prompt and options of a request. Raises `UsageError`."""
         return make_plan(self.pair, request, seed)
 
+    def parts(self, pieces: Iterable[Utterance]) -> Iterator[Utterance]:
+        """See `Engine.parts`. Signs become words before their letters are counted."""
+        return at_most(self.pair.max_chars, english.plain_pieces(pieces) if self.pair.plain_english else pieces)
+
     def unread(self, request: SpeechRequest) -> list[str]:
-        """See `Engine.unread`: every byte has a token."""
-        return []
+        """See `Engine.unread`: every byte has a token, but a model of plain English reads its letters alone."""
+        return english.unread(request.text) if self.pair.plain_english else []
 
     def load(self) -> None:
         """See `Engine.load`."""

@@ -97,6 +97,11 @@ class Pair:
         return self.talker.get("tts_cli.max_chars", int, None)
 
     @property
+    def plain_english(self) -> bool:
+        """Whether it was trained on English words alone: `qwen3tts.english.plain` is what it reads."""
+        return self.talker.get("tts_cli.plain_english", bool, False)
+
+    @property
     def dialects(self) -> dict[str, str]:
         """Speakers that speak a dialect of Chinese, by name."""
         entries = self.talker.get("tts_cli.speaker_dialects", list[str], [])

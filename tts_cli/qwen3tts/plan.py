@@ -7,6 +7,7 @@ import numpy as np
 from tts_cli import voice_store
 from tts_cli.engine import SpeechRequest
 from tts_cli.errors import UsageError
+from tts_cli.qwen3tts import english
 from tts_cli.qwen3tts.pair import SAME_CHECKPOINT, Pair, similarity
 from tts_cli.qwen3tts.prompt import Prompt, Reference, build_prompt
 from tts_cli.qwen3tts.sampling import SamplingOptions
@@ -35,12 +36,14 @@ def make_plan(pair: Pair, request: SpeechRequest, seed: int) -> Plan:
         raise UsageError("phonemes: Qwen3-TTS reads words; Kokoro speaks from phonemes (-m builtin)")
     if request.speed != 1:
         raise UsageError("speed: Qwen3-TTS chooses its own; Kokoro takes a speed (-m builtin)")
-    encode = pair.tokenizer.encode
-    body = encode(clean_text(request.text))
+    text = clean_text(request.text)
+    if pair.plain_english and not (text := english.plain(written := text)):
+        raise UsageError(f"nothing to speak in {written[:20]!r}: {pair.name} reads English")
+    body = pair.tokenizer.encode(text)
     language = pair.special.language(request.language)
     speaker, reference, voice = None, None, request.voice
     if voice is not None and pair.single_voice:
-        raise UsageError(f"voice: {pair.name} speaks in one voice, which needs no name")
+        raise UsageError(f"voice: {pair.name} speaks in one voice, which needs no name; Kokoro has voices (-m builtin)")
     if isinstance(voice, str) and pair.kind == "base":
         voice = voice_store.load(voice)
     if isinstance(voice, Voice):

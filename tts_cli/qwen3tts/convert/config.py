@@ -95,6 +95,7 @@ class ModelConfig:
     single_voice  it speaks in one voice by itself, and cannot clone
     text_mode     the layout it is used with, where that is not the one of its kind
     max_chars     how long the utterances are at most that it was trained on, where they were short
+    plain_english it was trained on English words alone, without digits and signs
     """
 
     dims: Dims
@@ -107,6 +108,7 @@ class ModelConfig:
     single_voice: bool = False
     text_mode: str | None = None
     max_chars: int | None = None
+    plain_english: bool = False
 
     @property
     def talker(self) -> Section:
@@ -266,6 +268,8 @@ def talker_metadata(config: ModelConfig, vocabulary, name: str, type: str, param
         entries.append(string("tts_cli.text_mode", config.text_mode))
     if config.max_chars:
         entries.append(u32("tts_cli.max_chars", config.max_chars))
+    if config.plain_english:
+        entries.append(flag("tts_cli.plain_english", True))
     for key in ("sub_temp", "sub_top_k", "sub_top_p"):
         if key in config.sampling:
             value = config.sampling[key]
