@@ -11,6 +11,7 @@ import soundfile
 from cli_tools import tts
 
 from tts_cli.audio import write
+from tts_cli.loading import BUILTIN
 from tts_cli.model_choice import DEFAULT_MODEL, ModelChoice
 from tts_cli.qwen3tts import plan as qwen3tts
 
@@ -235,7 +236,7 @@ def test_a_run_with_nothing_to_do_says_so_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(fake_speech.Choice, "tell", ModelChoice.tell)
     out = tmp_path / "out"
     first, again = (tts("batch", manifest(tmp_path, ROWS), "-o", out) for _ in range(2))
-    assert first.code == again.code == 0 and first.err.startswith(f"tts: {DEFAULT_MODEL}\n")
+    assert first.code == again.code == 0 and first.err.startswith(f"tts: {DEFAULT_MODEL[BUILTIN]}; ")
     assert again.err == f"{out}: 0 of 3 rows spoken, 3 were there already\n"
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from tts_cli import nano
 from tts_cli.engine import Engine
 from tts_cli.errors import UsageError
 
-BUILTIN = "builtin"  # a model's name, where a path is expected
+BUILTIN, NANO = "builtin", "nano"
+NAMES = (BUILTIN, NANO)  # models that come with packages, where a path is expected
 
 
 def open_engine(model: str | Path | None = None, mmproj: str | Path | None = None, *, device: str = "auto",
@@ -14,8 +16,8 @@ def open_engine(model: str | Path | None = None, mmproj: str | Path | None = Non
                 progress: Callable[[int, int, str], None] | None = None) -> Engine:
     """Open a model and check it without reading its weights; `load` or the first `speak` does that.
 
-    model     a Qwen3-TTS talker (.gguf), a folder of a Kokoro checkpoint or a file in it, or "builtin": the built-in
-              Kokoro. None: what `tts config set model` (or hf-repo) says, else the built-in one
+    model     a Qwen3-TTS talker (.gguf), a folder of a Kokoro checkpoint or a file in it, "builtin": the built-in
+              Kokoro, or "nano". None: what `tts config set model` (or hf-repo) says, else `default_model`
     mmproj    the talker's partner; may be left out when exactly one `mmproj*.gguf` lies beside it
     device    auto, cpu, cuda, cuda:N or mps
     dtype     auto, float32 or bfloat16
@@ -32,6 +34,8 @@ def open_engine(model: str | Path | None = None, mmproj: str | Path | None = Non
         from tts_cli.kokoro.engine import KokoroEngine
 
         return KokoroEngine.open(None, device=device, dtype=dtype, progress=progress)
+    if mmproj is None and (pair := named_pair(model)):
+        model, mmproj = pair
     if (folder := kokoro_folder(Path(model))) is not None:
         from tts_cli.kokoro.engine import KokoroEngine
 
@@ -68,6 +72,19 @@ def kokoro_folder(path: Path) -> Path | None:
     return path if is_checkpoint(path) else None
 
 
+def named_pair(model: str | Path) -> tuple[Path, Path] | None:
+    """The talker and mmproj of a model that is known by name, unless a file or a checkpoint's folder is called so."""
+    is_name = str(model) == NANO and not Path(NANO).is_file() and kokoro_folder(Path(NANO)) is None
+    return (nano.TALKER, nano.MMPROJ) if is_name else None
+
+
+def default_model() -> str:
+    """The name of what speaks when nobody chose: the built-in Kokoro where its packages are, else nano."""
+    from tts_cli.kokoro.builtin import is_installed
+
+    return BUILTIN if is_installed() else NANO
+
+
 def _configured() -> tuple[str | Path, str | Path | None]:
     from tts_cli.settings import user_settings
 
@@ -78,4 +95,4 @@ def _configured() -> tuple[str | Path, str | Path | None]:
         from tts_cli.hub import resolve
 
         return resolve(repo)
-    return BUILTIN, None
+    return default_model(), None

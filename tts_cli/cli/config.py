@@ -9,7 +9,7 @@ import typer
 import tts_cli
 from tts_cli.audio import shown
 from tts_cli.errors import UsageError
-from tts_cli.loading import BUILTIN
+from tts_cli.loading import NAMES
 from tts_cli.settings import read_toml, settings_file
 
 # An installed package carries the presets inside; a source tree has them beside it.
@@ -70,7 +70,7 @@ def is_setting(ctx: typer.Context, name: str) -> bool:
 def check_configured(ctx: typer.Context, name: str, value: str | None) -> None:
     """Refuse a file that is not there by the config that names it: nobody typed the name."""
     source = ctx.get_parameter_source(name)
-    if source is None or source.name != "DEFAULT_MAP" or value in (None, BUILTIN) or Path(value).exists():
+    if source is None or source.name != "DEFAULT_MAP" or value in (None, *NAMES) or Path(value).exists():
         return
     raise UsageError(f"{ctx.meta[_ORIGINS][name]}: {name} is {shown(value)}, and there is no such file")
 
@@ -91,7 +91,7 @@ def _defaults(ctx: typer.Context, path: Path) -> dict:
             raise UsageError(f"{path}: {other} and {key} are the same option; keep one of them")
         value = _checked(path, key, value, kinds[name])
         if name in RELATIVE_TO_THE_CONFIG:
-            value = value if value == BUILTIN else _beside(path, key, value)
+            value = value if value in NAMES else _beside(path, key, value)
         if name in mine:
             defaults[name] = value
     return defaults

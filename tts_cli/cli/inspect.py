@@ -10,7 +10,8 @@ import typer
 
 from tts_cli.errors import ModelFileError, UsageError
 
-Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="GGUF files; two are also checked as a pair")]
+Files = Annotated[list[Path], typer.Argument(
+    metavar="FILE...", help="GGUF files, or nano; two are also checked as a pair")]
 Tensors = Annotated[bool, typer.Option("--tensors", help="List every tensor", show_default="off")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object", show_default="off")]
 
@@ -21,7 +22,9 @@ _EXTRA_SAMPLING = "tts_cli.sampling."
 def inspect(files: Files, *, tensors: Tensors = False, json: Json = False) -> None:
     """Print what GGUF files hold; of a talker and an mmproj also whether they fit each other."""
     from tts_cli.gguf.file import GGUFFile
+    from tts_cli.loading import named_pair
 
+    files = [file for given in files for file in named_pair(given) or (given,)]
     reports = []
     for path in files:
         with GGUFFile.open(path) as file:

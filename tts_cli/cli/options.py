@@ -61,8 +61,8 @@ Config = Annotated[str | None, _option(
     help="Take options from a preset or a TOML file; keys are option names, the command line wins")]
 
 Model = Annotated[str | None, _option(
-    "--model", "-m", panel="Model", metavar="TALKER.gguf|FOLDER|builtin", default="the built-in voice",
-    help="Talker GGUF of Qwen3-TTS, or the folder of a Kokoro checkpoint")]
+    "--model", "-m", panel="Model", metavar="TALKER.gguf|FOLDER|builtin|nano", default="the built-in voice, else nano",
+    help="Talker GGUF of Qwen3-TTS, the folder of a Kokoro checkpoint, or what comes with packages")]
 Mmproj = Annotated[str | None, _option(
     "--mmproj", "-mm", panel="Model", metavar="MMPROJ.gguf", default="the only mmproj*.gguf beside the talker",
     help="GGUF with code predictor, vocoder and speaker encoder")]

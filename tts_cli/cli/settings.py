@@ -7,7 +7,7 @@ import typer
 
 from tts_cli.cli.config import keys
 from tts_cli.errors import UsageError
-from tts_cli.loading import BUILTIN
+from tts_cli.loading import NAMES
 from tts_cli.settings import settings_file, user_settings, write_settings
 
 app = typer.Typer(help="Keep options as defaults of every run.", no_args_is_help=True)
@@ -77,7 +77,7 @@ def _read(key: str, name: str, kind: type, value: str):
     from tts_cli.cli.options import FLAGS
     from tts_cli.engine import SpeechRequest
 
-    if name in _FILES and value != BUILTIN:
+    if name in _FILES and value not in NAMES:
         file = Path(value).expanduser()
         if not file.exists():
             raise UsageError(f"{key}: {value}: no such file")

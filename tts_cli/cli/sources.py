@@ -9,7 +9,7 @@ import typer
 from tts_cli.cli.config import check_configured, is_setting
 from tts_cli.cli.options import only_one, typed
 from tts_cli.errors import UsageError
-from tts_cli.loading import BUILTIN
+from tts_cli.loading import NAMES
 from tts_cli.manner import name_or_file
 from tts_cli.text import MAX_TEXT_BYTES, clean_text, decode_text
 
@@ -80,7 +80,7 @@ def chosen_voice(ctx: typer.Context, voice: str | None, speaker_file: str | None
 
 def locate_pair(ctx: typer.Context, model: str | None, mmproj: str | None,
                 hf_repo: str | None) -> tuple[str, str | None] | str | None:
-    """(talker, mmproj or None) paths, the repository to download, or None for the built-in model; see
+    """(talker, mmproj or None) paths, the repository to download, or None where nobody chose; see
     `model_choice.resolve_pair`.
 
     Raises `UsageError` when two were given.
@@ -102,4 +102,4 @@ def locate_pair(ctx: typer.Context, model: str | None, mmproj: str | None,
 
 def files_of(pair: tuple[str, str | None] | str | None) -> list[str]:
     """The files a choice names by their paths."""
-    return [path for path in pair if path is not None and path != BUILTIN] if isinstance(pair, tuple) else []
+    return [path for path in pair if path is not None and path not in NAMES] if isinstance(pair, tuple) else []

