@@ -16,7 +16,7 @@ from tts_cli.errors import UsageError
 from tts_cli.manner import Manner
 from tts_cli.model_choice import ModelChoice
 
-NEEDS = 'tts serve needs its packages: pip install "tts-cli[server]"'
+NEEDS = 'tts serve needs its packages: pip install "tts-cli[server]", in a checkout pip install ".[server]"'
 _ON_CUDA = 4  # requests in turn, where a step costs the same for several
 
 

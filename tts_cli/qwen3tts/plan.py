@@ -43,7 +43,8 @@ def make_plan(pair: Pair, request: SpeechRequest, seed: int) -> Plan:
     language = pair.special.language(request.language)
     speaker, reference, voice = None, None, request.voice
     if voice is not None and pair.single_voice:
-        raise UsageError(f"voice: {pair.name} speaks in one voice, which needs no name; Kokoro has voices (-m builtin)")
+        raise UsageError(f"voice: {pair.name} speaks in one voice, which needs no name; Kokoro has "
+                         "voices (-m builtin, where the extra \"builtin\" is installed)")
     if isinstance(voice, str) and pair.kind == "base":
         voice = voice_store.load(voice)
     if isinstance(voice, Voice):
