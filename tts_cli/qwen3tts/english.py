@@ -6,10 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from tts_cli.kokoro.g2p import spoken_form, unread
 from tts_cli.utterances import Utterance
-
-__all__ = ["plain", "plain_pieces", "unread"]
 
 _MARKS = {"—": ", ", "…": "... "}
 # What Unicode does not take apart.
@@ -30,6 +27,8 @@ def plain(text: str) -> str:
     Numbers and signs become the words that are said for them, abbreviations the names of their letters; letters lose
     their accents, quotes and brackets are left out. Text in other scripts leaves nothing (`unread` names it).
     """
+    from tts_cli.kokoro.g2p import spoken_form  # 19 ms, which models that read signs themselves need not pay
+
     text = unicodedata.normalize("NFKD", spoken_form(text).translate(_PLAIN))
     text = "".join(c for c in text if not unicodedata.combining(c))
     text = re.sub(r"[^A-Za-z,.'?!;:-]+", " ", text)
@@ -49,6 +48,13 @@ def plain_pieces(pieces: Iterable[Utterance]) -> Iterator[Utterance]:
             yield replace(piece, text=text)
     if first and not any_left:
         yield first
+
+
+def unread(text: str) -> list[str]:
+    """See `g2p.unread`."""
+    from tts_cli.kokoro import g2p
+
+    return g2p.unread(text)
 
 
 def _letter_names(match: re.Match[str]) -> str:

@@ -57,7 +57,8 @@ class ReplicaArgs(BaseModel):
             raise UsageError("hf_repo: give it, or model and mmproj, not both")
         if self.model is None and self.mmproj is not None:
             raise UsageError("mmproj: it goes with a talker: give the model, too")
-        pair = (self.model or BUILTIN, self.mmproj) if self.hf_repo is None else self.hf_repo
+        model = BUILTIN if self.model is None else self.model
+        pair = (model, self.mmproj) if self.hf_repo is None else self.hf_repo
         return ModelChoice(pair, self.device, self.dtype, self.threads, None)
 
 
