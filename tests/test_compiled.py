@@ -18,7 +18,8 @@ from tts_cli.errors import ModelFileError, TtsError
 from tts_cli.gguf.file import GGUFFile
 from tts_cli.qwen3tts.compiled import read_matrix
 from tts_cli.qwen3tts.engine import Qwen3TTSEngine
-from tts_cli.qwen3tts.weights import load_models
+from tts_cli.qwen3tts.layers import StreamState
+from tts_cli.qwen3tts.weights import load_codec, load_models
 
 ROWS, COLUMNS = 37, 512  # rows in no multiple of a tile, two super-blocks to a row
 SCALES = {Kind.Q4_K: (0, 2), Kind.Q5_K: (0, 2), Kind.Q6_K: (208,)}  # where float16 numbers lie in a super-block
@@ -186,6 +187,20 @@ def test_weights_stay_in_the_file(tmp_path):
     assert head.kind == Kind.Q8_0 and np.shares_memory(head.data, talker.raw("output.weight"))
     blocks = [info.nbytes for name, info in talker.tensors.items() if name.startswith("blk.") and len(info.shape) == 2]
     assert models.talker.decoder.nbytes == sum(blocks)
+
+
+def test_the_vocoder_with_stored_weights_gives_the_samples_of_tensors(tmp_path):
+    """Its first convolutions read the file's 16-bit rows, which hold all taps of an output."""
+    talker, mmproj = (GGUFFile.open(path) for path in tiny_pair(tmp_path, type="f16"))
+    stored, (tensors, _) = load_models(talker, mmproj, torch.float32, CPU).code2wav, load_codec(mmproj, CPU)
+    for name, tensor in (("pre_conv", "a.gen.wav.pre_conv.weight"), ("entry", "a.gen.wav.dac.entry.weight")):
+        (matrix,) = stored.get_submodule(name).weight.matrices
+        assert matrix.kind == Kind.F16 and np.shares_memory(matrix.data, mmproj.raw(tensor))
+    frames = torch.randint(0, 2048, (30, 16), generator=torch.Generator().manual_seed(2))
+    with torch.inference_mode():
+        expected, found = (code2wav.push(frames, StreamState()) for code2wav in (tensors, stored))
+    assert expected.std() > 1e-3
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 def test_bfloat16_narrows_what_is_wider(pair):

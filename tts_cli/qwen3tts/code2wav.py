@@ -17,6 +17,8 @@ from tts_cli.qwen3tts.layers import Rope, StreamState, dense, rms_norm, rotate, 
 
 # Columns up to which a convolution is a product of its gathered input: faster then, as `dense` does not repack weights.
 FEW = 16
+# Frames whose sound the CPU makes at a time from where that takes most memory; smaller pieces stay in its caches, too.
+STRETCH, LAST_BLOCKS = 2, 2
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,11 @@ class CausalConv(nn.Module):
                 tail = x.new_zeros(self.inputs, self.past)
             x = torch.cat((tail, x), -1)
             state.tails[self.slot] = x[:, -self.past:].clone()  # a view would keep the whole chunk alive
-        if x.shape[1] - self.past <= FEW and self.groups == 1:
+        stored = not isinstance(self.weight, Tensor)  # in the file, as rows of all inputs and taps
+        if stored or (x.shape[1] - self.past <= FEW and self.groups == 1):
             columns = x.unfold(1, self.past + 1, 1)[..., ::self.dilation]  # [C, T, kernel]
-            return dense(columns.transpose(0, 1).flatten(1), self.weight.flatten(1), self.bias).T
+            rows = self.weight if stored else self.weight.flatten(1)
+            return dense(columns.transpose(0, 1).flatten(1), rows, self.bias).T
         return F.conv1d(x[None], self.weight, self.bias, dilation=self.dilation, groups=self.groups)[0]
 
 
@@ -231,9 +235,16 @@ class Code2Wav(nn.Module):
         for up, convnext in self.upsample:
             x = convnext(up(x, state), state)
         x = self.entry(x, state)
-        for block in self.decoder:
+        for block in self.decoder[:-LAST_BLOCKS]:
             x = block(x, state)
         state.frames += len(codes)
+        frames = STRETCH if x.device.type == "cpu" else len(codes)
+        return torch.cat([self._sound(part, state) for part in x.split(frames * x.shape[1] // len(codes), -1)])
+
+    def _sound(self, x: Tensor, state: StreamState) -> Tensor:
+        """The last blocks: [C, T] -> samples."""
+        for block in self.decoder[-LAST_BLOCKS:]:
+            x = block(x, state)
         return self.post_conv(self.post_snake(x), state)[0].clamp(-1, 1)
 
     def dequantize(self, codes: Tensor) -> Tensor:
