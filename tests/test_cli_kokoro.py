@@ -9,7 +9,7 @@ from cli_tools import tts
 from kokoro_folder import kokoro_folder, small_pack
 
 from tts_cli.engine import Word
-from tts_cli.kokoro import builtin
+from tts_cli.kokoro import packages
 from tts_cli.settings import settings_file
 from tts_cli.subtitles import cues
 
@@ -38,7 +38,7 @@ def test_without_a_model_the_built_in_voice_speaks(kokoro, tmp_path):
 
 def test_without_its_packages_it_says_how_to_get_them(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(builtin, "find_spec", lambda name: None)
+    monkeypatch.setattr(packages, "find_spec", lambda name: None)
     run = tts("-m", "builtin", "-p", "Hello.", "-o", tmp_path / "a.wav")
     assert run.code == 2 and "pip install 'tts-cli[builtin]'" in run.error
     assert not (tmp_path / "a.wav").exists()

@@ -78,7 +78,7 @@ def test_the_root_help_has_the_exit_codes_of_the_readme():
     (["--colour"], "there is no option --colour"),
     (["codec", "decode", "a.npy", "--out", "x"], "(tts codec decode --help tells more)"),
     (["codec", "decode"], "CODES.npy is missing (tts codec decode --help"),
-    (["codec", "decode", "a.npy"], "--mmproj MMPROJ.gguf is missing"),
+    (["codec", "decode", "a.npy"], "--mmproj MMPROJ.gguf|nano is missing"),
     (["--temp"], "--temp needs a value"), (["--temp", "abc"], "--temp: 'abc' is not a number"),
     (["--top-k", "1.5"], "--top-k: '1.5' is not a whole number"), (["--seed", ""], "--seed: '' is not a whole number"),
     (["-t", "0"], "--threads: 0 is out of range, it is 1 to 1024"),
@@ -96,7 +96,7 @@ def test_a_refused_command_line(arguments, words):
 
 
 @pytest.mark.parametrize("content, words", [
-    ("threads = 99999", "--threads: 99999 is out of range"),
+    ("threads = 99999", "c.toml: threads: 99999 is out of range"),
     ("tempp = 1", "unknown key 'tempp', did you mean 'temp'?"),
     ("top-k = 1\ntop_k = 2", "top-k and top_k are the same option"),
     ("lang = 'de'\ntts-lang = 'en'", "lang and tts-lang are the same option"),

@@ -17,7 +17,7 @@ from tts_cli import bench
 from tts_cli.cli import options
 from tts_cli.cli.config import presets
 from tts_cli.engine import SpeechRequest
-from tts_cli.kokoro import builtin
+from tts_cli.kokoro import packages
 from tts_cli.qwen3tts import engine as qwen3tts
 
 
@@ -98,7 +98,7 @@ def test_version():
 @pytest.fixture
 def no_builtin(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(builtin, "find_spec", lambda name: None)
+    monkeypatch.setattr(packages, "find_spec", lambda name: None)
 
 
 def test_without_a_better_model_the_ways_to_get_one_are_named(tmp_path, no_builtin):
@@ -304,7 +304,7 @@ def test_a_config_gives_defaults_and_the_command_line_wins(monkeypatch, pair, tm
 @pytest.mark.parametrize("content, words", [
     ("tempp = 1", "unknown key 'tempp'"), ("config = 'x'", "unknown key 'config'"), ("temp = 'hot'", "not a number"),
     ("temp = true", "not a number"), ("top-k = 1.5", "not a whole number"), ("greedy = 1", "not true or false"),
-    ("model = 3", "not a string"), ("= 1", "not a TOML file"), ("temp = -1", "--temp: -1.0"),
+    ("model = 3", "not a string"), ("= 1", "not a TOML file"), ("temp = -1", "c.toml: temp: -1.0"),
 ])
 def test_a_config_with_a_fault_is_refused(tmp_path, content, words):
     config = tmp_path / "c.toml"

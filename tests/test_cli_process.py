@@ -117,6 +117,19 @@ def test_a_closed_pipe_ends_quietly(endless):
     assert process.wait(timeout=60) == 141
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "nano"], ["config", "path"],
+                                       ["-m", "nano", "-p", "Hi", "--explain"]])
+def test_a_listing_that_nobody_reads_ends_quietly_too(arguments):
+    """As `tts --help | true`: the reader is gone before anything is written."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run([*TTS, *arguments], env=environment(), stdout=write, stderr=subprocess.PIPE)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_neither_help_nor_a_file_needs_portaudio(pair, tmp_path):
     (tmp_path / "sounddevice.py").write_text("raise OSError('PortAudio library not found')\n")
     env = environment(PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))

@@ -9,7 +9,7 @@ from factory import tiny_pair
 
 from tts_cli.device import resolve_device, resolve_dtype
 from tts_cli.engine import CancelToken, SpeechRequest
-from tts_cli.errors import ModelFileError, TtsError, UsageError
+from tts_cli.errors import ModelFileError, NothingToSpeak, TtsError, UsageError
 from tts_cli.loading import load_engine, open_engine
 from tts_cli.qwen3tts.codec import open_codec
 from tts_cli.qwen3tts.engine import Qwen3TTSEngine
@@ -272,9 +272,10 @@ def test_what_is_too_long_in_words_is_cut_between_them(tmp_path):
     written = [Utterance("It is 10,400 km, or $5 million a day.", 0.5), Utterance("在家", 0.3), Utterance("So.", 0.1)]
     parts = list(engine.parts(written))
     assert " ".join(part.text for part in parts) == (
-        "It is ten thousand four hundred kilometers, or five million dollars a day. So.")
-    assert len(parts) == 4 and max(len(part.text) for part in parts) <= 40 and parts[-2].pause == 0.5
-    assert [*engine.parts(written[1:2])] == written[1:2]  # to be refused
+        "It is ten thousand four hundred kilometers, or five million dollars a day. 在家 So.")
+    assert len(parts) == 5 and max(len(part.text) for part in parts) <= 40 and parts[-3].pause == 0.5
+    with pytest.raises(NothingToSpeak):
+        engine.check(request(text=parts[-2].text))  # which a reading leaves out
 
 
 @pytest.mark.parametrize("text, read", [
@@ -293,6 +294,24 @@ def test_plain_english(text, read):
 def test_a_text_layout_that_there_is_not_is_refused(tmp_path):
     with pytest.raises(ModelFileError, match="sideways.*full or streaming"):
         open_engine(*tiny_pair(tmp_path, talker_edits={"tts_cli.text_mode": "sideways"}))
+
+
+@pytest.mark.parametrize("key, value", [
+    ("general.sampling.temp", -1.0), ("general.sampling.top_k", -3), ("general.sampling.top_p", 7.0),
+    ("general.sampling.penalty_repeat", 0.0), ("tts_cli.sampling.sub_temp", -1.0),
+    ("tts_cli.sampling.sub_top_p", -0.5), ("tts_cli.model_type", "foo"), ("qwen3tts.rope.freq_base", 0.0),
+    ("qwen3tts.attention.layer_norm_rms_epsilon", -1.0)])
+def test_a_talkers_value_that_cannot_be_is_refused_by_its_key(tmp_path, key, value):
+    with pytest.raises(ModelFileError, match=f"{key}.*{value}"):
+        open_engine(*tiny_pair(tmp_path, talker_edits={key: value}))
+
+
+@pytest.mark.parametrize("key, value", [
+    ("tts_cli.code2wav.window", 1), ("tts_cli.code2wav.rms_epsilon", 0.0), ("tts_cli.code2wav.rope_theta", -1.0),
+    ("tts_cli.code_predictor.rope_theta", 0.0), ("clip.gen.audio.attention.layer_norm_epsilon", 0.0)])
+def test_an_mmprojs_value_that_cannot_be_is_refused_by_its_key(tmp_path, key, value):
+    with pytest.raises(ModelFileError, match=f"{key}.*{value}"):
+        open_engine(*tiny_pair(tmp_path, mmproj_edits={key: value}))
 
 
 def test_utterances_shorter_than_any_word_are_refused(tmp_path):

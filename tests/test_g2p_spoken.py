@@ -97,6 +97,9 @@ SAID = {
     "Main St. near St. Paul": "Main Street near Saint Paul",
     "Prof. Lee vs. Acme Inc.": "Professor Lee versus Acme Incorporated.",
     "C++ and C#": "C plus plus and C sharp",
+    "20 ℃ or 68℉, 5 ㎞, 3㎡ and 2 ㎏": "twenty degrees Celsius or sixty eight degrees Fahrenheit, five kilometers, "
+                                        "three square meters and two kilograms",
+    "in ℃, in ㎏, µ": "in degrees Celsius, in kilograms, micro",
     # marks
     "wait... no!!! yes?!": "wait… no! yes?",
     "one -- two - three": "one — two — three",

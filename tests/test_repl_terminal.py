@@ -81,6 +81,25 @@ def test_a_session(terminal, pair, tmp_path):
     assert "+Hello there" in history.read_text(encoding="utf-8")
 
 
+def test_a_session_with_the_model_of_the_package(terminal, tmp_path):
+    """Real speech, which ends by itself; the same line with the same seed is the same take."""
+    child = terminal("repl", "-m", "nano", "-s", "1")
+    for name in ("a", "b"):
+        child.sendline("The train leaves at seven.")
+        child.expect(SPOKEN + ".*finish eos, seed 1")
+        child.sendline(f"/save {tmp_path / name}.wav")
+        child.expect(f"{name}.wav: ")
+    child.sendline("/again")
+    child.sendline("Good morning.")
+    child.expect(SPOKEN + ".*finish eos")
+    child.sendline("/voice ref.wav")
+    child.expect("error: .*")
+    child.sendline("/quit")
+    assert ends(child) == 0
+    assert (tmp_path / "a.wav").read_bytes() == (tmp_path / "b.wav").read_bytes()
+    assert 1.5 < soundfile.info(tmp_path / "a.wav").duration < 4
+
+
 def test_ctrl_c_stops_the_utterance_and_then_leaves(terminal, endless, tmp_path):
     child = terminal("repl", "-m", endless[0], "--greedy", "-n", "9999")
     child.sendline("Hello there")

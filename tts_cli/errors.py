@@ -17,5 +17,9 @@ class UsageError(TtsError):
     exit_code = 2
 
 
+class NothingToSpeak(UsageError):
+    """A text of which the model leaves out everything: symbols, or a language that it does not read."""
+
+
 class ModelFileError(TtsError):
     """A model file that is missing parts, damaged, of another kind, or does not fit its partner."""

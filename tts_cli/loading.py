@@ -6,9 +6,10 @@ from pathlib import Path
 from tts_cli import nano
 from tts_cli.engine import Engine
 from tts_cli.errors import UsageError
+from tts_cli.kokoro.packages import is_installed
 
 BUILTIN, NANO = "builtin", "nano"
-NAMES = (BUILTIN, NANO)  # models that come with packages, where a path is expected
+NAMES = (BUILTIN, NANO)  # models that come with packages, where a path is expected; a file called so is `./nano`
 
 
 def open_engine(model: str | Path | None = None, mmproj: str | Path | None = None, *, device: str = "auto",
@@ -30,12 +31,14 @@ def open_engine(model: str | Path | None = None, mmproj: str | Path | None = Non
         if mmproj is not None:
             raise UsageError("an mmproj was given without its talker: give the model, too")
         model, mmproj = _configured()
-    if str(model) == BUILTIN and not Path(BUILTIN).exists():
+    if model in NAMES and mmproj is not None:
+        raise UsageError(f"{model} has all that it needs: leave the mmproj out")
+    if model == BUILTIN:
         from tts_cli.kokoro.engine import KokoroEngine
 
         return KokoroEngine.open(None, device=device, dtype=dtype, progress=progress)
-    if mmproj is None and (pair := named_pair(model)):
-        model, mmproj = pair
+    if model == NANO:
+        model, mmproj = nano.TALKER, nano.MMPROJ
     if (folder := kokoro_folder(Path(model))) is not None:
         from tts_cli.kokoro.engine import KokoroEngine
 
@@ -72,16 +75,8 @@ def kokoro_folder(path: Path) -> Path | None:
     return path if is_checkpoint(path) else None
 
 
-def named_pair(model: str | Path) -> tuple[Path, Path] | None:
-    """The talker and mmproj of a model that is known by name, unless a file or a checkpoint's folder is called so."""
-    is_name = str(model) == NANO and not Path(NANO).is_file() and kokoro_folder(Path(NANO)) is None
-    return (nano.TALKER, nano.MMPROJ) if is_name else None
-
-
 def default_model() -> str:
     """The name of what speaks when nobody chose: the built-in Kokoro where its packages are, else nano."""
-    from tts_cli.kokoro.builtin import is_installed
-
     return BUILTIN if is_installed() else NANO
 
 

@@ -65,8 +65,10 @@ class Manner:
 
     def check(self, engine: Engine, text: str) -> None:
         """Refuse before any weight is read what the model cannot do. Raises `UsageError` or `ModelFileError`."""
+        from tts_cli.reading import from_first_spoken
+
         self.check_cloning(engine)
-        engine.check(replace(self.with_voice_file(engine).request, text=text))
+        from_first_spoken(engine, self.with_voice_file(engine).request, self.pieces(text))
 
     def with_voice_file(self, engine: Engine) -> "Manner":
         """With the voice that is read from a file, when there is one. Raises `UsageError` or `ModelFileError`."""

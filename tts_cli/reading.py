@@ -9,13 +9,34 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 
 from tts_cli.engine import AudioChunk, CancelToken, Engine, Speech, SpeechRequest, Word
+from tts_cli.errors import NothingToSpeak
 from tts_cli.utterances import Utterance
 
 SILENCE_CHUNK = 0.5  # seconds; a long pause can be interrupted, and takes no memory
+
+
+def from_first_spoken(engine: Engine, request: SpeechRequest, pieces: Iterable[Utterance]) -> Iterator[Utterance]:
+    """The model's own `Engine.parts` of `pieces` from the first on in which it finds something to speak, later ones
+    unseen.
+
+    Raises `UsageError` for what `Engine.check` refuses in it, `NothingToSpeak` when there is none.
+    """
+    parts, refused = engine.parts(pieces), None
+    for piece in parts:
+        try:
+            engine.check(replace(request, text=piece.text))
+        except NothingToSpeak as error:
+            refused = refused or error
+        else:
+            return chain([piece], parts)
+    if refused is not None:
+        raise refused
+    return iter(())
 
 
 @dataclass(frozen=True)
@@ -40,7 +61,11 @@ class Reading(Speech):
     together  how many utterances to make side by side (see `Engine.together`): for readings that are heard when they
               are done. `max_frames` counts over utterances in order, so with it they are made one after another.
 
-    Raises `UsageError` at once for what `Engine.check` refuses in the first utterance, while iterating for a later one.
+    Utterances with nothing in them for the model, such as a paragraph in a language that it does not read, are left out
+    with the silence behind them.
+
+    Raises `UsageError` at once for what `Engine.check` refuses in the first utterance, while iterating for a later one;
+    `NothingToSpeak` when there is nothing in any.
     """
 
     def __init__(self, engine: Engine, request: SpeechRequest, pieces: Iterable[Utterance],
@@ -53,15 +78,18 @@ class Reading(Speech):
         self._engine, self._request = engine, replace(request, seed=seed)
         self._cancel = cancel or CancelToken()
         self._frames_left = request.max_frames
-        self._utterances = _InOrder(self._speak, engine.parts(pieces), together if self._frames_left is None else 1)
-        if (first := self._utterances.first) is not None:
-            engine.check(replace(self._request, text=first.text))
+        self._utterances = _InOrder(self._speak, from_first_spoken(engine, self._request, pieces),
+                                    together if self._frames_left is None else 1)
 
     def _speak(self, index: int, text: str, in_turns: bool) -> Speech:
         request = self._request
-        return self._engine.speak(
-            replace(request, text=text, max_frames=self._frames_left, early=request.early and index == 0,
-                    in_turns=request.in_turns or in_turns), self._cancel)
+        try:
+            return self._engine.speak(
+                replace(request, text=text, max_frames=self._frames_left, early=request.early and index == 0,
+                        in_turns=request.in_turns or in_turns), self._cancel)
+        except NothingToSpeak:
+            nothing = AudioChunk(np.zeros(0, np.float32), self.sample_rate, None, "eos")
+            return Speech(iter([nothing]), self.sample_rate, self.seed)
 
     def _read(self) -> Iterator[AudioChunk]:
         """Raw chunks; `Speech` counts and checks them."""
@@ -88,7 +116,7 @@ class Reading(Speech):
                     yield chunk
             if position > start:
                 self.marks.append(Mark(start / self.sample_rate, position / self.sample_rate, piece.text))
-            silence, ended = round(piece.pause * self.sample_rate), False
+            silence, ended = round(piece.pause * self.sample_rate) if position > start else 0, False
             following = self._utterances.leave_first()
             if chunk.finish_reason == "cancelled":
                 reason, ended = "cancelled", True

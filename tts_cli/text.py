@@ -6,7 +6,7 @@ Nothing here interprets the text: markup such as `<break/>`, `**bold**` or `<|im
 import re
 import unicodedata
 
-from tts_cli.errors import UsageError
+from tts_cli.errors import NothingToSpeak, UsageError
 
 MAX_TEXT_BYTES = 16 << 20
 # ESC [ … final byte (colours, cursor), ESC ] … BEL or ESC \ (titles, links), then any other two-byte escape.
@@ -33,8 +33,8 @@ def decode_text(raw: bytes, where: str) -> str:
 def clean_text(text: str) -> str:
     """Trim outer white space, make every line end `\\n`, drop terminal escapes and control characters.
 
-    Raises `UsageError` for half a surrogate pair (text decoded with the wrong encoding) and when no letter or digit
-    is left: symbols alone make a speech model babble.
+    Raises `UsageError` for half a surrogate pair (text decoded with the wrong encoding) and `NothingToSpeak` when no
+    letter or digit is left: symbols alone make a speech model babble.
     """
     if half := _SURROGATE.search(text):
         raise UsageError(f"text: character {half.start()} is half of a surrogate pair; give the text as UTF-8")
@@ -44,5 +44,5 @@ def clean_text(text: str) -> str:
     text = text.strip()
     if not any(unicodedata.category(c)[0] in "LN" for c in text):
         shown = f" in {text[:20]!r}" if text else ": the text is empty"
-        raise UsageError(f"nothing to speak{shown}; at least one letter or digit is needed")
+        raise NothingToSpeak(f"nothing to speak{shown}; at least one letter or digit is needed")
     return text

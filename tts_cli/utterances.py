@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from tts_cli.errors import UsageError
+from tts_cli.errors import NothingToSpeak, UsageError
 from tts_cli.sentences import CJK, CLOSERS, stops
 
 MAX_CHARS = 200
@@ -57,7 +57,7 @@ def utterances(text: str, *, max_chars: int = MAX_CHARS, gap: float = GAP,
     `gap`: seconds after a sentence, half of it where a sentence had to be cut; `paragraph_gap` where an empty line
     stands, by default 0.6 s and at least twice the gap. The last one has a pause, the first one a lead, only where the
     text asks for it.
-    Raises `UsageError`, at the call, for numbers out of range and for text with nothing to speak.
+    Raises `UsageError`, at the call, for numbers out of range and `NothingToSpeak` for text with nothing to speak.
     """
     if max_chars < MIN_MAX_CHARS:
         raise UsageError(f"max_chars: {max_chars} is too small, the least is {MIN_MAX_CHARS}")
@@ -69,7 +69,7 @@ def utterances(text: str, *, max_chars: int = MAX_CHARS, gap: float = GAP,
     split = _split(text, max_chars, gap, paragraph_gap)
     first = next(split, None)
     if first is None:
-        raise UsageError("nothing to speak in the text; at least one letter or digit is needed")
+        raise NothingToSpeak("nothing to speak in the text; at least one letter or digit is needed")
     return chain([first], split)
 
 

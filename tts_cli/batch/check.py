@@ -1,5 +1,6 @@
 """Rows that the model could not speak are refused before any weight is read."""
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,9 +8,10 @@ from functools import lru_cache
 
 from tts_cli.batch.rows import OF_A_CLIP, VOICE_COLUMNS, Row, check_format, manner_of, stated
 from tts_cli.engine import Engine, SpeechRequest
-from tts_cli.errors import TtsError, UsageError
+from tts_cli.errors import NothingToSpeak, TtsError, UsageError
 from tts_cli.flags import flags_named
 from tts_cli.notices import Notices
+from tts_cli.reading import from_first_spoken
 
 # The model's own look at a text takes Kokoro 3 to 8 ms a sentence: up to two minutes for so much, ten hours of speech.
 TRIED_CHARS = 1_000_000
@@ -38,8 +40,11 @@ class Check:
         if self._is_tried(row):
             request = self._request(options)
             with flags_named():
-                for piece in self._engine.parts(pieces):
-                    self._engine.check(replace(request, text=piece.text))
+                parts = from_first_spoken(self._engine, request, pieces)
+                next(parts, None)  # was tried
+                for piece in parts:
+                    with contextlib.suppress(NothingToSpeak):  # it will be left out
+                        self._engine.check(replace(request, text=piece.text))
 
     def defaults(self, options: Mapping) -> tuple[dict, list[str]]:
         """Those of the command line's options, by column names, that can be used, and what is wrong with the others.

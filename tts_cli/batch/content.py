@@ -33,7 +33,7 @@ def input_digest(path: str | Path) -> str:
 def model_identity(choice: ModelChoice, engine: Engine) -> list:
     """What tells models apart, wherever they lie and whatever they are called: sizes and samples of their files."""
     if choice.named().pair == (BUILTIN, None):
-        from tts_cli.kokoro.builtin import SHA256
+        from tts_cli.kokoro.packages import SHA256
 
         return [BUILTIN, SHA256]
     return [_sampled(path) for path in engine.paths]

@@ -13,7 +13,7 @@ from tts_cli.cli.console import Console
 from tts_cli.cli.sources import locate_pair
 from tts_cli.errors import UsageError
 from tts_cli.loading import BUILTIN, NANO, kokoro_folder, open_engine
-from tts_cli.model_choice import resolve_pair, use_threads
+from tts_cli.model_choice import check_threads, resolve_pair, use_threads
 
 FRAME_SECONDS = 0.08
 
@@ -31,11 +31,12 @@ def bench(
 ) -> None:
     """Measure load, prefill, ms per frame by part, first audio, chunk jitter, memory bandwidth and peak memory."""
     console = Console(quiet, verbose)
+    check_threads(threads)
     pair = locate_pair(ctx, model, mmproj, hf_repo)
     if pair is None:
         console.note("tts: measuring nano; for another model give -m TALKER.gguf or -hf OWNER/NAME")
     talker, projector = resolve_pair(pair or (NANO, None), console)
-    if talker == BUILTIN or kokoro_folder(Path(talker)) is not None:
+    if talker == BUILTIN or (talker != NANO and kokoro_folder(Path(talker)) is not None):
         raise UsageError("tts bench measures the parts of Qwen3-TTS: give -m TALKER.gguf, -hf OWNER/NAME or -m nano")
     from tts_cli import bench as measure
 

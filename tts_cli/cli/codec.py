@@ -5,12 +5,14 @@ from typing import Annotated
 
 import typer
 
+from tts_cli import nano
 from tts_cli.audio import shown
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console
 from tts_cli.cli.npy import read_codes
 from tts_cli.errors import UsageError
 from tts_cli.files import whole_file
+from tts_cli.loading import NANO
 from tts_cli.manner import CLIP_RATE, read_voice
 from tts_cli.model_choice import use_threads
 
@@ -19,7 +21,8 @@ app = typer.Typer(help="Codes to audio, a recording to an x-vector.")
 Codes = Annotated[str, typer.Argument(metavar="CODES.npy", help="Integer array (frames, 16), values 0 to 2047")]
 Clip = Annotated[str, typer.Argument(metavar="CLIP", help="Recording of one speaker, any format and rate")]
 RequiredMmproj = Annotated[str, typer.Option(
-    "--mmproj", "-mm", metavar="MMPROJ.gguf", help="GGUF with vocoder and speaker encoder", rich_help_panel="Model")]
+    "--mmproj", "-mm", metavar="MMPROJ.gguf|nano", rich_help_panel="Model",
+    help="GGUF with vocoder and speaker encoder", callback=lambda given: str(nano.MMPROJ) if given == NANO else given)]
 AudioOutput = Annotated[str, typer.Option(
     "--output", "-o", metavar="FILE|-", help="Audio file to write; - streams WAV to standard output",
     rich_help_panel="Output")]

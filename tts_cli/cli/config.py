@@ -2,6 +2,7 @@
 
 import difflib
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 
 import typer
@@ -21,6 +22,7 @@ MODEL_NAMES = {"model", "hf_repo"}
 GO_WITH_THE_MODEL = {*MODEL_NAMES, "mmproj", "voice"}
 _SETTINGS = "tts_cli.settings"
 _ORIGINS = "tts_cli.origins"
+_UNUSABLE = "tts_cli.unusable"
 _KIND_NAMES = {str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
 
 
@@ -46,19 +48,54 @@ def use_config(ctx: typer.Context, given: str | None) -> str | None:
     """Option callback (eager): make what `tts config set` keeps, and over it the file's values, the defaults of the
     running command. Returns the path of the file.
 
-    Raises `UsageError` for a file that is not TOML, an unknown key or a value of the wrong type.
+    Raises `UsageError` for a file that is not TOML, an unknown key or a value of the wrong type; of what is kept, not
+    before it is known that no verb follows (`check_settings`), for one of them mends it.
     """
     if ctx.resilient_parsing:
         return given
-    settings = _defaults(ctx, settings_file()) if settings_file().is_file() else {}
+    try:
+        settings = _defaults(ctx, settings_file()) if settings_file().is_file() else {}
+    except UsageError as error:
+        if ctx.parent is not None:
+            raise
+        ctx.meta[_UNUSABLE], settings = error, {}
     path = None if given is None else str(find_config(given))
     values = {} if path is None else _defaults(ctx, Path(path))
     if values.keys() & MODEL_NAMES:  # another model than the one that is set
         settings = {name: value for name, value in settings.items() if name not in GO_WITH_THE_MODEL}
     ctx.meta[_SETTINGS] = settings.keys() - values.keys()
     ctx.meta[_ORIGINS] = {**dict.fromkeys(settings, settings_file()), **dict.fromkeys(values, path)}
+    _origins(ctx).clear()
+    _origins(ctx).update({flag.removeprefix("--"): (ctx.meta[_ORIGINS][parameter.name], parameter.opts)
+                          for parameter in ctx.command.params if parameter.name in ctx.meta[_ORIGINS]
+                          for flag in parameter.opts if flag.startswith("--")})
     ctx.default_map = {**(ctx.default_map or {}), **settings, **values}
     return path
+
+
+def check_settings(ctx: typer.Context) -> None:
+    """To be called when no verb follows, or one whose options are its own. Raises what `use_config` put off."""
+    if ctx.invoked_subcommand is None and _UNUSABLE in ctx.meta:
+        raise ctx.meta[_UNUSABLE]
+    if ctx.invoked_subcommand is not None:
+        _origins(ctx).clear()
+
+
+def with_origin(message: str, origins: Mapping[str, tuple[str | Path, list[str]]], arguments: list[str]) -> str:
+    """The message about a value, with the config that gives it in front if nobody typed it.
+
+    origins  option names without dashes -> the config's path and all flags of the option; what `main` gives the parser
+             as its object, and `use_config` fills
+    """
+    name, colon, rest = message.partition(":")
+    path, flags = origins.get(name.removeprefix("--"), (None, ()))
+    typed = any(word.partition("=")[0] == flag or (word.startswith(flag) and not flag.startswith("--"))
+                for word in arguments for flag in flags)
+    return message if path is None or typed else f"{path}: {name.removeprefix('--')}{colon}{rest}"
+
+
+def _origins(ctx: typer.Context) -> dict:
+    return ctx.ensure_object(dict)
 
 
 def is_setting(ctx: typer.Context, name: str) -> bool:

@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
+from tts_cli import nano
 from tts_cli.errors import ModelFileError, UsageError
+from tts_cli.loading import NANO
 
-Files = Annotated[list[Path], typer.Argument(
+Files = Annotated[list[str], typer.Argument(
     metavar="FILE...", help="GGUF files, or nano; two are also checked as a pair")]
 Tensors = Annotated[bool, typer.Option("--tensors", help="List every tensor", show_default="off")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object", show_default="off")]
@@ -22,16 +24,15 @@ _EXTRA_SAMPLING = "tts_cli.sampling."
 def inspect(files: Files, *, tensors: Tensors = False, json: Json = False) -> None:
     """Print what GGUF files hold; of a talker and an mmproj also whether they fit each other."""
     from tts_cli.gguf.file import GGUFFile
-    from tts_cli.loading import named_pair
 
-    files = [file for given in files for file in named_pair(given) or (given,)]
+    paths = [path for given in files for path in ((nano.TALKER, nano.MMPROJ) if given == NANO else (Path(given),))]
     reports = []
-    for path in files:
+    for path in paths:
         with GGUFFile.open(path) as file:
             reports.append(describe(file, tensors))
     result = {"files": reports}
-    if len(files) == 2:
-        result["pair"] = describe_pair(files, reports)
+    if len(paths) == 2:
+        result["pair"] = describe_pair(paths, reports)
     if json:
         print(json_module.dumps(result, ensure_ascii=False, indent=2))
     else:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 from typing import NoReturn
 
 import typer
@@ -13,6 +14,7 @@ from typer.main import get_command
 
 from tts_cli.background import any_busy
 from tts_cli.cli import batch, bench, codec, convert, inspect, repl, serve, settings, voices
+from tts_cli.cli.config import with_origin
 from tts_cli.cli.console import error_line, tell
 from tts_cli.cli.help import with_plain_help
 from tts_cli.cli.process import forget, occupy_closed_streams, signals_unwind
@@ -41,22 +43,25 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     occupy_closed_streams()
     _tolerate_narrow_encodings()
+    origins: dict[str, tuple[str | Path, list[str]]] = {}  # of what configs say, see `with_origin`
     try:
         with signals_unwind():
-            code = with_plain_help(get_command(app))(args=arguments, prog_name="tts", standalone_mode=False) or 0
+            code = with_plain_help(get_command(app))(args=arguments, prog_name="tts", standalone_mode=False,
+                                                     obj=origins) or 0
+        sys.stdout.flush()  # where a reader that went away is noticed
         return _interrupted() if code == EXIT_INTERRUPTED else code
     except TtsError as error:
         if _is_closed_pipe(error):
             return EXIT_CLOSED_PIPE
-        error_line(error)
+        error_line(with_origin(str(error), origins, arguments))
         return error.exit_code
     except _CommandLineError as error:
-        error_line(explain(error, arguments))
+        error_line(with_origin(explain(error, arguments), origins, arguments))
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
-    except SystemExit as error:  # SIGTERM or SIGHUP
-        return error.code
+    except SystemExit as error:  # SIGTERM or SIGHUP; the parser's when the reader of standard output went away
+        return _failed(error, verbose=False) if _is_closed_pipe(error) else error.code
     except Exception as error:
         return _failed(error, verbose=bool({"-v", "--verbose"} & set(arguments)))
 
@@ -79,7 +84,7 @@ def _interrupted() -> int:
     return EXIT_INTERRUPTED
 
 
-def _failed(error: Exception, verbose: bool) -> int:
+def _failed(error: BaseException, verbose: bool) -> int:
     if _is_closed_pipe(error):
         forget(sys.stdout)
         return EXIT_CLOSED_PIPE

@@ -15,8 +15,7 @@ from tts_cli.engine import CHUNK_FRAMES, SpeechRequest
 from tts_cli.errors import UsageError
 from tts_cli.flags import FLAGS
 from tts_cli.flags import flags_named as flags_named
-
-MAX_THREADS = 1024  # OpenMP crashes where the system gives no more
+from tts_cli.model_choice import MAX_THREADS
 
 _RULES = {f.name: f.metadata for f in fields(SpeechRequest) if f.metadata}
 
@@ -42,12 +41,6 @@ def _flag(*names: str, panel: str, help: str):
 
 def _option(*names: str, panel: str, help: str, metavar: str, default: str | bool = False, **more):
     return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, show_default=default, **more)
-
-
-def _check_threads(threads: int | None) -> int | None:
-    if threads is not None and not 1 <= threads <= MAX_THREADS:
-        raise UsageError(f"--threads: {threads} is out of range, it is 1 to {MAX_THREADS}")
-    return threads
 
 
 Prompt = Annotated[str | None, _option(
@@ -76,7 +69,7 @@ Dtype = Annotated[str, _option(
     help="Precision; auto is bfloat16 where that is faster. On the CPU, Qwen3-TTS multiplies quantised weights as they "
          "are stored, and bfloat16 only narrows wider ones")]
 Threads = Annotated[int | None, _option(
-    "--threads", "-t", panel="Model", metavar="N", callback=_check_threads,
+    "--threads", "-t", panel="Model", metavar="N",
     default="OMP_NUM_THREADS, else physical cores", help=f"CPU threads (1 to {MAX_THREADS})")]
 NoGraphs = Annotated[bool, _flag(
     "--no-graphs", panel="Model", help="On CUDA, start every kernel by itself instead of replaying graphs (slower)")]
@@ -112,7 +105,7 @@ Explain = Annotated[bool, _flag(
     "--explain", panel="Voice", help="Print the assembled prompt as a table and stop (Qwen3-TTS)")]
 TextMode = Annotated[str | None, _request(
     "text_mode", "--text-mode", panel="Voice", metavar="full|streaming",
-    default="streaming for Base models, full for CustomVoice and VoiceDesign")]
+    default="what the file says, else streaming for Base models, full for CustomVoice and VoiceDesign")]
 
 Temp = Annotated[float | None, _request(
     "temperature", "--temp", panel="Sampling", metavar="X", default="the model's, usually 0.9")]

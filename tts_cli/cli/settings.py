@@ -7,7 +7,9 @@ import typer
 
 from tts_cli.cli.config import keys
 from tts_cli.errors import UsageError
+from tts_cli.flags import FLAGS, flags_named
 from tts_cli.loading import NAMES
+from tts_cli.model_choice import check_threads
 from tts_cli.settings import settings_file, user_settings, write_settings
 
 app = typer.Typer(help="Keep options as defaults of every run.", no_args_is_help=True)
@@ -74,9 +76,6 @@ def _known(ctx: typer.Context, key: str) -> tuple[str, str, type]:
 
 def _read(key: str, name: str, kind: type, value: str):
     """The value as the option's kind, checked as far as that needs no model. Raises `UsageError`."""
-    from tts_cli.cli.options import FLAGS
-    from tts_cli.engine import SpeechRequest
-
     if name in _FILES and value not in NAMES:
         file = Path(value).expanduser()
         if not file.exists():
@@ -87,10 +86,30 @@ def _read(key: str, name: str, kind: type, value: str):
     except (ValueError, KeyError):
         looks = {bool: "on or off", int: "a whole number", float: "a number"}[kind]
         raise UsageError(f"{key}: {value!r} is not {looks}") from None
-    fields = [field for field, flag in FLAGS.items() if flag == f"--{key}" and hasattr(SpeechRequest, field)]
-    if fields and kind in (int, float, bool):
-        SpeechRequest("", **{fields[0]: read})
+    with flags_named():
+        _check(key, name, read)
     return read
+
+
+def _check(key: str, name: str, value) -> None:
+    """Refuse what no run could use. Raises `UsageError`."""
+    from tts_cli.cli.options import parse_chunk_frames
+    from tts_cli.engine import SpeechRequest
+    from tts_cli.manner import Manner
+
+    field = next((field for field, flag in FLAGS.items() if flag == f"--{key}"), None)
+    if name == "threads":
+        check_threads(value)
+    elif name in ("device", "dtype"):
+        from tts_cli.device import resolve_device, resolve_dtype  # imports torch
+
+        resolve_dtype(value, resolve_device("cpu")) if name == "dtype" else resolve_device(value)
+    elif name in ("max_chars", "gap"):
+        Manner(SpeechRequest(""), **{name: value}).pieces("a")
+    elif name == "chunk_frames":
+        SpeechRequest("", chunk_frames=parse_chunk_frames(value))
+    elif field is not None and hasattr(SpeechRequest, field):
+        SpeechRequest("", **{field: value})
 
 
 def _shown(value) -> str:

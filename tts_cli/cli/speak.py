@@ -11,6 +11,7 @@ import typer
 
 from tts_cli.background import Worker
 from tts_cli.cli import options as o
+from tts_cli.cli.config import check_settings
 from tts_cli.cli.console import Console, one_interrupt
 from tts_cli.cli.run import ready, speak_text
 from tts_cli.cli.sinks import Outputs
@@ -47,6 +48,7 @@ def speak(
     Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 cut at the automatic frame budget, 4 some rows of a batch
     failed, 130 interrupted, 129 or 143 ended by a signal, 141 the reader of the pipe went away.
     """
+    check_settings(ctx)
     if ctx.invoked_subcommand is not None:
         _refuse_options_before_a_verb(ctx)
         return 0
@@ -92,14 +94,14 @@ def speak(
 
         return interact(choice, manner, output_device, console)
     text = read_text(ctx, prompt, file)
-    pieces = manner.pieces(text)
+    manner.pieces(text)  # refuses what cannot be divided
     if outputs.device is not None and not outputs.play:
         raise UsageError("--output-device needs --play when -o is given")
     inputs = [file, speaker_file, voice_file, model, mmproj]
     outputs = outputs.checked(inputs)
     clip = manner.read_clip(console)
     with one_interrupt(), Worker() as worker:
-        engine = worker.call(ready, choice, manner, next(pieces).text, outputs, console)
+        engine = worker.call(ready, choice, manner, text, outputs, console)
         o.warn_unused(ctx, engine, console)
         request = replace(manner.with_voice_file(engine).request, text=text)
         if not from_phonemes and (lost := engine.unread(request)):

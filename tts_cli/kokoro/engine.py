@@ -15,8 +15,8 @@ import torch
 
 from tts_cli.device import resolve_device, resolve_dtype
 from tts_cli.engine import AudioChunk, CancelToken, Speech, SpeechRequest, Word
-from tts_cli.errors import TtsError, UsageError
-from tts_cli.kokoro import builtin
+from tts_cli.errors import NothingToSpeak, TtsError, UsageError
+from tts_cli.kokoro import builtin, packages
 from tts_cli.kokoro.config import KokoroConfig
 from tts_cli.kokoro.g2p import Token, for_language, phoneme_string
 from tts_cli.kokoro.model import Kokoro
@@ -73,7 +73,7 @@ class KokoroEngine:
         what = resolve_dtype(dtype, where)
         if folder is None:
             config, weights, folders = builtin.builtin_config(), None, [builtin.PACKS]
-            builtin.check_installed()
+            packages.check_installed()
         else:
             config, weights, folders = read_config(folder), find_weights(folder), [folder / "voices"]
         shape = (config.max_ids, 2 * config.style)
@@ -82,7 +82,9 @@ class KokoroEngine:
 
     @property
     def paths(self) -> list[Path]:
-        return [builtin.cache_file()] if self.weights is None else [self.weights, self.weights.with_name("config.json")]
+        if self.weights is None:
+            return [packages.cache_file()]
+        return [self.weights, self.weights.with_name("config.json")]
 
     @property
     def voice_names(self) -> list[str]:
@@ -131,8 +133,8 @@ class KokoroEngine:
         pieces = self._pieces(request, self._letter(request, voice))
         first = next(pieces, None)
         if first is None:
-            raise UsageError(f"nothing to speak: no phonemes were found in {request.text.strip()[:40]!r}; "
-                             "is it in the language of the voice?")
+            raise NothingToSpeak(f"nothing to speak: no phonemes were found in {request.text.strip()[:40]!r}; "
+                                 "is it in the language of the voice?")
         return voice, chain([first], pieces)
 
     def _voice(self, request: SpeechRequest) -> KokoroVoice:
@@ -277,7 +279,7 @@ class KokoroEngine:
 
     def describe(self) -> list[str]:
         """See `Engine.describe`."""
-        where = f"the built-in Kokoro-82M ({builtin.cache_file()})" if self.weights is None else str(self.weights)
+        where = f"the built-in Kokoro-82M ({packages.cache_file()})" if self.weights is None else str(self.weights)
         return [f"model: {where}",
                 f"device: {self.device}, convolutions in {str(self.dtype).removeprefix('torch.')}, "
                 f"{torch.get_num_threads()} CPU threads",

@@ -7,7 +7,8 @@ llama.cpp's own constant otherwise.
 from dataclasses import dataclass
 
 from tts_cli.audio.mel import MELS
-from tts_cli.errors import ModelFileError
+from tts_cli.engine import SpeechRequest
+from tts_cli.errors import ModelFileError, UsageError
 from tts_cli.gguf.file import GGUFFile
 from tts_cli.qwen3tts.code2wav import Code2WavConfig
 from tts_cli.qwen3tts.codec_encoder import CodecEncoderConfig
@@ -71,7 +72,7 @@ def talker_config(file: GGUFFile) -> TalkerConfig:
         raise ModelFileError(f"{file.path}: key and value heads of different width are not supported")
     transformer = _transformer(
         file, "qwen3tts", hidden=hidden, head_dim=head_dim, eps_key="attention.layer_norm_rms_epsilon",
-        rope_theta=file.get("qwen3tts.rope.freq_base", float))
+        rope_theta=_positive(file, "qwen3tts.rope.freq_base"))
     vocab = file.tensor("token_embd.weight", (None, hidden)).shape[0]
     codec_vocab = file.tensor("output.weight", (None, hidden)).shape[0]
     if vocab <= codec_vocab:
@@ -88,7 +89,7 @@ def code_predictor_config(file: GGUFFile) -> CodePredictorConfig:
                                                                          (None, hidden)).shape[0], heads)
     transformer = _transformer(
         file, prefix, hidden=hidden, head_dim=head_dim, eps_key="attention.layer_norm_epsilon",
-        rope_theta=file.get("tts_cli.code_predictor.rope_theta", float, 1e6))
+        rope_theta=_positive(file, "tts_cli.code_predictor.rope_theta", 1e6))
     rest, codes, width = file.tensor("a.gen.code.embd.weight", (None, None, None)).shape
     codec_vocab = file.tensor("a.gen.code.out_embd.weight", (None, width)).shape[0]
     projection = "a.gen.code.proj_in.weight" in file.tensors
@@ -102,9 +103,6 @@ def code2wav_config(file: GGUFFile) -> Code2WavConfig:
     """Raises `ModelFileError`."""
     def shape(name: str, dims: int) -> tuple[int, ...]:
         return file.tensor(f"a.gen.wav.{name}", (None,) * dims).shape
-
-    def number(key: str, kind: type, default):
-        return file.get(f"tts_cli.code2wav.{key}", kind, default)
 
     default = Code2WavConfig
     rest, codes, codebook_width = shape("quant.rest.codebook.weight", 3)
@@ -121,9 +119,9 @@ def code2wav_config(file: GGUFFile) -> Code2WavConfig:
         layers=_size(file, "tts_cli.code2wav.block_count", default.layers, _MAX_LAYERS),
         heads=heads,
         head_dim=_divide(file, "a.gen.wav.tfm.blk.0.attn_q.weight", shape("tfm.blk.0.attn_q.weight", 2)[0], heads),
-        window=_size(file, "tts_cli.code2wav.window", default.window),
-        rms_eps=number("rms_epsilon", float, default.rms_eps),
-        rope_theta=number("rope_theta", float, default.rope_theta),
+        window=_size(file, "tts_cli.code2wav.window", default.window, least=2),
+        rms_eps=_positive(file, "tts_cli.code2wav.rms_epsilon", default.rms_eps),
+        rope_theta=_positive(file, "tts_cli.code2wav.rope_theta", default.rope_theta),
         upsample_ratios=_sizes(file, "tts_cli.code2wav.upsample_ratios", default.upsample_ratios),
         upsample_rates=_sizes(file, "tts_cli.code2wav.upsample_rates", default.upsample_rates),
         dilations=_sizes(file, "tts_cli.code2wav.dilations", default.dilations))
@@ -169,21 +167,32 @@ def codec_encoder_config(file: GGUFFile) -> CodecEncoderConfig | None:
         strides=_sizes(file, "tts_cli.codec_encoder.strides", default.strides),
         compress=_divide(file, f"{p}stage.0.squeeze.weight", filters, squeezed), kernel=kernel,
         last_kernel=shape("exit", 3)[2], residual_kernel=residual_kernel,
-        norm_eps=file.get("tts_cli.codec_encoder.norm_epsilon", float, default.norm_eps),
-        rope_theta=file.get("tts_cli.codec_encoder.rope_theta", float, default.rope_theta))
+        norm_eps=_positive(file, "tts_cli.codec_encoder.norm_epsilon", default.norm_eps),
+        rope_theta=_positive(file, "tts_cli.codec_encoder.rope_theta", default.rope_theta))
 
 
 def sampling_defaults(file: GGUFFile) -> SamplingDefaults:
-    """`general.sampling.*` of the talker, or the values of the reference implementation (qwen-tts 0.1.1)."""
+    """`general.sampling.*` of the talker, or the values of the reference implementation (qwen-tts 0.1.1).
+
+    Raises `ModelFileError` for values that a request may not have either.
+    """
     default = SamplingOptions()
 
-    def options(prefix: str, temp: str) -> SamplingOptions:
-        return SamplingOptions(file.get(prefix + temp, float, default.temperature),
-                               file.get(prefix + "top_k", int, default.top_k),
-                               file.get(prefix + "top_p", float, default.top_p))
+    def value(key: str, kind: type, field: str, otherwise):
+        found = file.get(key, kind, otherwise)
+        try:
+            SpeechRequest("", **{field: found})
+        except UsageError as error:
+            raise ModelFileError(f"{file.path}: {key}{str(error).removeprefix(field)}") from None
+        return found
 
-    return SamplingDefaults(options("general.sampling.", "temp"), options("tts_cli.sampling.sub_", "temp"),
-                            file.get("general.sampling.penalty_repeat", float, 1.05))
+    def options(prefix: str, field: str) -> SamplingOptions:
+        return SamplingOptions(value(f"{prefix}temp", float, f"{field}temperature", default.temperature),
+                               value(f"{prefix}top_k", int, f"{field}top_k", default.top_k),
+                               value(f"{prefix}top_p", float, f"{field}top_p", default.top_p))
+
+    return SamplingDefaults(options("general.sampling.", ""), options("tts_cli.sampling.sub_", "sub_"),
+                            value("general.sampling.penalty_repeat", float, "repeat_penalty", 1.05))
 
 
 def _transformer(file: GGUFFile, prefix: str, *, hidden: int, head_dim: int, eps_key: str,
@@ -196,14 +205,21 @@ def _transformer(file: GGUFFile, prefix: str, *, hidden: int, head_dim: int, eps
     return TransformerConfig(
         hidden=hidden, intermediate=_size(file, f"{prefix}.feed_forward_length"),
         layers=_size(file, f"{prefix}.block_count", most=_MAX_LAYERS), heads=heads, kv_heads=kv_heads,
-        head_dim=head_dim, rope_theta=rope_theta, rms_eps=file.get(f"{prefix}.{eps_key}", float))
+        head_dim=head_dim, rope_theta=rope_theta, rms_eps=_positive(file, f"{prefix}.{eps_key}"))
 
 
-def _size(file: GGUFFile, key: str, default: int | None = None, most: int = 2**17) -> int:
+def _size(file: GGUFFile, key: str, default: int | None = None, most: int = 2**17, least: int = 1) -> int:
     """A positive integer key."""
     value = file.get(key, int) if default is None else file.get(key, int, default)
-    if not 0 < value <= most:
-        raise ModelFileError(f"{file.path}: {key} = {value} is out of range (1 to {most})")
+    if not least <= value <= most:
+        raise ModelFileError(f"{file.path}: {key} = {value} is out of range ({least} to {most})")
+    return value
+
+
+def _positive(file: GGUFFile, key: str, default: float | None = None) -> float:
+    value = file.get(key, float) if default is None else file.get(key, float, default)
+    if value <= 0:
+        raise ModelFileError(f"{file.path}: {key} = {value} must be greater than 0")
     return value
 
 

@@ -215,7 +215,7 @@ class Qwen3TTSEngine:
 
     def phonemes(self, text: str, voice=None, language: str = "auto") -> str:
         """See `Engine.phonemes`."""
-        raise UsageError("phonemes: Qwen3-TTS reads words; Kokoro has phonemes (-m builtin)")
+        raise UsageError("Qwen3-TTS reads words and has no phonemes; Kokoro has (-m builtin)")
 
     def voice_from_file(self, path: Path) -> Voice:
         """See `Engine.voice_from_file`."""

@@ -39,22 +39,14 @@ def plain(text: str) -> str:
 
 
 def plain_pieces(pieces: Iterable[Utterance]) -> Iterator[Utterance]:
-    """Without those of which nothing is left; where that is all of them, the first as it is, to be refused."""
-    first, any_left = None, False
-    for piece in pieces:
-        first = first or piece
-        if text := plain(piece.text):
-            any_left = True
-            yield replace(piece, text=text)
-    if first and not any_left:
-        yield first
+    """Those of which nothing is left stay as they are, to be refused."""
+    return (replace(piece, text=plain(piece.text) or piece.text) for piece in pieces)
 
 
 def unread(text: str) -> list[str]:
-    """See `g2p.unread`."""
-    from tts_cli.kokoro import g2p
-
-    return g2p.unread(text)
+    """The words of `text` with a letter that `plain` leaves out."""
+    lost = {c for c in set(text) if c.isalpha() and not c.isascii() and not plain(c)}
+    return [word for word in re.findall(r"[^\W\d_]+", text) if not lost.isdisjoint(word)] if lost else []
 
 
 def _letter_names(match: re.Match[str]) -> str:

@@ -15,6 +15,7 @@ from tts_cli.utterances import MIN_MAX_CHARS
 
 # Rows that two files of one checkpoint share agree to quantisation error; unrelated ones have cosine near 0.
 SAME_CHECKPOINT = 0.8
+KINDS = ("base", "custom_voice", "voice_design")
 
 
 def find_mmproj(talker: Path) -> Path:
@@ -71,7 +72,7 @@ class Pair:
 
     @property
     def kind(self) -> str:
-        """base (clones), custom_voice (named speakers) or voice_design (instructions)."""
+        """Of `KINDS`: it clones, has named speakers, or follows a description."""
         return self.talker.get("tts_cli.model_type", str, self._kind_by_tokens())
 
     @property
@@ -138,9 +139,9 @@ class Pair:
             if a != b:
                 raise ModelFileError(f"{self.talker.path.name} and {self.mmproj.path.name} do not fit: "
                                      f"{left} {a}, {right} {b}")
-        if self.text_mode not in TEXT_MODES:
-            raise ModelFileError(f"{self.talker.path}: tts_cli.text_mode is {self.text_mode!r}, expected "
-                                 f"{' or '.join(TEXT_MODES)}")
+        for key, value, known in (("text_mode", self.text_mode, TEXT_MODES), ("model_type", self.kind, KINDS)):
+            if value not in known:
+                raise ModelFileError(f"{self.talker.path}: tts_cli.{key} is {value!r}, expected {' or '.join(known)}")
         if self.max_chars is not None and self.max_chars < MIN_MAX_CHARS:
             raise ModelFileError(f"{self.talker.path}: tts_cli.max_chars is {self.max_chars}, expected at least "
                                  f"{MIN_MAX_CHARS}")

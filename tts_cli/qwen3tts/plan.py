@@ -6,7 +6,7 @@ import numpy as np
 
 from tts_cli import voice_store
 from tts_cli.engine import SpeechRequest
-from tts_cli.errors import UsageError
+from tts_cli.errors import NothingToSpeak, UsageError
 from tts_cli.qwen3tts import english
 from tts_cli.qwen3tts.pair import SAME_CHECKPOINT, Pair, similarity
 from tts_cli.qwen3tts.prompt import Prompt, Reference, build_prompt
@@ -38,7 +38,7 @@ def make_plan(pair: Pair, request: SpeechRequest, seed: int) -> Plan:
         raise UsageError("speed: Qwen3-TTS chooses its own; Kokoro takes a speed (-m builtin)")
     text = clean_text(request.text)
     if pair.plain_english and not (text := english.plain(written := text)):
-        raise UsageError(f"nothing to speak in {written[:20]!r}: {pair.name} reads English")
+        raise NothingToSpeak(f"nothing to speak in {written[:20]!r}: {pair.name} reads English")
     body = pair.tokenizer.encode(text)
     language = pair.special.language(request.language)
     speaker, reference, voice = None, None, request.voice

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from tts_cli.engine import AudioChunk, CancelToken, Engine, Speech, SpeechRequest
-from tts_cli.errors import UsageError
+from tts_cli.errors import NothingToSpeak, UsageError
 from tts_cli.reading import Reading
 from tts_cli.sentences import stops
 from tts_cli.text import clean_text
@@ -86,7 +86,10 @@ class LiveText:
 
 
 class LiveSpeech(Speech):
-    """The speech of a `LiveText`: chunks as from a `Reading`, as long as `can_go_on`."""
+    """The speech of a `LiveText`: chunks as from a `Reading`, as long as `can_go_on`.
+
+    Sentences with nothing in them for the model are left out; raises `NothingToSpeak` at the end if all were.
+    """
 
     def __init__(self, engine: Engine, request: SpeechRequest, text: LiveText, cancel: CancelToken, *, max_chars: int,
                  gap: float):
@@ -102,7 +105,7 @@ class LiveSpeech(Speech):
         return self._reading is not None or self._text.ready
 
     def _read(self) -> Iterator[AudioChunk]:
-        reason, lead = "eos", 0.0
+        reason, lead, spoken, refused = "eos", 0.0, False, None
         while (sentence := self._text.take()) is not None or not self._text.ended:
             if sentence is None:  # asked too early
                 yield AudioChunk(np.zeros(0, np.float32), self.sample_rate)
@@ -110,13 +113,19 @@ class LiveSpeech(Speech):
             pieces = utterances(clean_text(sentence), max_chars=self._max_chars, gap=self._gap)
             first = next(pieces)
             pieces = [replace(first, lead=first.lead + lead), *pieces]
-            self._reading = Reading(self._engine, self._request, pieces, self._cancel)
+            try:
+                self._reading = Reading(self._engine, self._request, pieces, self._cancel)
+            except NothingToSpeak as error:
+                refused = refused or error
+                continue
             for chunk in self._reading:
                 if chunk.finish_reason is not None:
                     self._reading = None
                     reason = chunk.finish_reason if chunk.finish_reason != "eos" else reason
                 yield replace(chunk, finish_reason=None)
-            lead = self._gap
+            lead, spoken = self._gap, True
             if reason == "cancelled" or (reason == "limit" and self._request.max_frames is not None):
                 break
+        if refused is not None and not spoken:
+            raise refused
         yield AudioChunk(np.zeros(0, np.float32), self.sample_rate, None, reason)

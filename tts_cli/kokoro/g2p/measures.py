@@ -1,6 +1,7 @@
 """Readings of money, units, dates and times."""
 
 import re
+from unicodedata import normalize
 
 from tts_cli.kokoro.g2p.numbers import cardinal, number, ordinal, year
 from tts_cli.kokoro.g2p.parts import Rule
@@ -54,6 +55,9 @@ _UNITS = {
     "GB/s": "gigabyte per second", "px": "pixel", "MP": "megapixel", "hp": "horsepower", "%": "percent",
     "‰": "per mille", "°C": "degree Celsius", "°F": "degree Fahrenheit", "°": "degree", "bp": "basis point",
 }
+# Units that are one character, "㎞" and "℃".
+_UNITS |= {c: _UNITS[plain] for c in map(chr, (*range(0x2100, 0x2150), *range(0x3371, 0x33E0)))
+           if (plain := re.sub("[23]$", lambda power: "²³"[int(power[0]) - 2], normalize("NFKC", c))) in _UNITS}
 _SPACED_ONLY = {"s", "h"}  # "5s" is more likely a plural or a name
 _UNCHANGED = {"hertz", "horsepower", "percent", "P S I", "per mille"}
 _UNIT = "|".join(re.escape(unit) for unit in sorted(_UNITS, key=len, reverse=True))
@@ -71,6 +75,11 @@ def _many(unit: str) -> str:
     else:
         head += "s"
     return f"{head} per {rest}" if rest else head
+
+
+def unit(sign: str) -> str:
+    """What a unit is called without a number; "" for what is none."""
+    return _many(_UNITS[sign]) if sign in _UNITS else ""
 
 
 def _unit(match: re.Match, british: bool) -> str | None:

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from tts_cli.kokoro.g2p.measures import MONTHS, NUMBER
+from tts_cli.kokoro.g2p.measures import MONTHS, NUMBER, unit
 from tts_cli.kokoro.g2p.numbers import LONGEST, cardinal, code, digits, integer, number, ordinal, plural, roman, year
 from tts_cli.kokoro.g2p.parts import Rule
 
@@ -156,6 +156,8 @@ def _symbol(match: re.Match, british: bool) -> str:
     c = match[0]
     if c in _SYMBOLS:
         return f" {_SYMBOLS[c]} "
+    if name := unit(c):
+        return f" {name} "
     name = unicodedata.name(c, "")
     if name.startswith("GREEK ") and " LETTER " in name:
         return f" {name.split(' LETTER ')[1].split(' WITH')[0].split()[-1].lower()} "
@@ -241,6 +243,6 @@ LAST = (
     _rule(r"[*`|_^~]+", _fixed(" ")),
     _rule(r"(?<=\w)[⁰¹²³⁴-⁹]{2,15}|(?<=\w)[⁰¹⁴-⁹]", _superscript),
     _rule(r"[^\W\u0000-\u007f²³]", _other_number),
-    _rule(r"[^\w\s.,;:!?()…—'\"“”-]|[\u0370-\u03ff\u1f00-\u1fff²³]", _symbol),
+    _rule(r"[^\w\s.,;:!?()…—'\"“”-]|[\u0370-\u03ff\u1f00-\u1fff²³µ]", _symbol),
     _rule(r"[^\x00-\u024f\u1e00-\u1eff…—“”]+", _fixed("")),  # letters of other scripts
 )
