@@ -350,7 +350,8 @@ def test_a_long_text_is_its_utterances_one_after_another(engine):
 
 
 @pytest.mark.parametrize("together", [1, 3])
-@pytest.mark.parametrize("pieces", [["#", "ab", "cd"], ["ab", "#", "#", "cd"], ["ab", "cd", "#"], ["#", "ab", "#", "cd"]])
+@pytest.mark.parametrize("pieces", [
+    ["#", "ab", "cd"], ["ab", "#", "#", "cd"], ["ab", "cd", "#"], ["#", "ab", "#", "cd"]])
 def test_utterances_with_nothing_for_the_model_are_left_out_with_their_silence(pieces, together):
     taken = reading(Tones(), *(Utterance(text, 0.1 if text != "cd" else 0.0) for text in pieces), together=together)
     samples = np.concatenate([chunk.samples for chunk in taken])

@@ -1,15 +1,19 @@
 """All commands one after the other, as training/README.md gives them, on a tiny model and a humming teacher."""
 
+import math
 import re
 import shlex
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from tiny_training import Humming, tiny_nano
 
-from training import codec, data, ears, evaluate, export, forced, loop, slim, talker, teachers
+from training import codec, data, ears, evaluate, export, forced, loop, losses, slim, talker, teachers
 from training.corpus import Corpus
 from training.model import Nano
 
@@ -30,6 +34,7 @@ def test_the_readmes_commands_make_a_pair_that_speaks(tmp_path, monkeypatch, cap
     monkeypatch.setitem(teachers.TEACHERS, "hibari", Humming)
     monkeypatch.setattr(Humming, "__init__", lambda self, voice: setattr(self, "_base", 90))
     short = {"--hours": "0.01", "--workers": "1", "--minutes": "0.005", "--count": "1", "--seeds": "1"}
+    monkeypatch.setattr(evaluate, "speech_report", partial(evaluate.speech_report, most=4))
     done = []
     for _, _, module, *words in commands():
         for option, value in short.items():
@@ -38,13 +43,17 @@ def test_the_readmes_commands_make_a_pair_that_speaks(tmp_path, monkeypatch, cap
         words = [str(nano.path) if word == "CONFIG" else word for word in words]
         name = module.removeprefix("training.")
         words += ["--deaf"] if name in ("evaluate", "forced") else ["--wordnet", "."] if name == "data" else []
-        if words[0] != "speech":
-            MODULES[name].main(words)
+        MODULES[name].main(words)
         done.append(name)
     assert done == ["data", *["codec"] * 4, "evaluate", "talker", "forced", "export", "evaluate"]
-    assert re.search(r"pitch_r2 .*at least 0.85", capsys.readouterr().out)
-    figures = evaluate.speech_report(tmp_path / "pair", Corpus(tmp_path / "data"), 1, 1, None, most=4)
+    printed = capsys.readouterr().out
+    assert re.search(r"start_db .*at most 6", printed) and re.search(r"ended .*at least 99", printed)
+    spoken = Corpus(tmp_path / "data")
+    figures = evaluate.speech_report(tmp_path / "pair", spoken, 1, 1, None)
     assert figures["speed"] > 0 and set(figures) == {"ended", "speed", "load"}
+    spoken.held_out[0] = replace(spoken.held_out[0], text="All of it.")
+    figures = evaluate.speech_report(tmp_path / "pair", spoken, 1, 1, lambda samples: "All of")
+    assert figures["wer"] == figures["wer_short"] == pytest.approx(100 / 3) and "wer_long" not in figures
     slim.main(["work/adversarial", "-o", "codec.pt"])
     codec.main(["adversarial", str(nano.path), "data", "more", "--start", "codec.pt", "--steps", "1"])
     slim.main(["work/talker", "-o", "talker.pt", "--type", "q8_0"])
@@ -56,6 +65,23 @@ def test_the_readmes_commands_make_a_pair_that_speaks(tmp_path, monkeypatch, cap
     moved = {name for name, value in begun["code2wav"].items()
              if not torch.equal(value.float(), state["modules"][f"code2wav.{name}"])}
     assert state["step"] == 1 and moved and all(re.match("entry|decoder|post_", name) for name in moved)
+
+
+def test_a_pairs_folder_without_a_talker_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="pair: no talker"):
+        evaluate.speech_report(tmp_path / "pair", None, 1, 1, None)
+
+
+def test_without_held_out_texts_there_are_no_figures():
+    with pytest.raises(ValueError, match="held out"):
+        evaluate.codec_report(None, SimpleNamespace(held_out=[]), 40, None)
+
+
+@pytest.mark.parametrize("option", [["speech", "--stage", "x"], ["codec", "--seeds", "2"]])
+def test_what_is_evaluated_has_its_own_options(option, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        evaluate.main([option[0], "nano.toml", "data", "work", *option[1:]])
+    assert "unrecognized arguments" in capsys.readouterr().err
 
 
 def test_the_shipped_config_fits_the_architecture():
@@ -70,8 +96,16 @@ def test_errors_are_counted_in_words():
     assert tally.add("Four hundred and sixty two cats.", "462 cats") == 0
     assert tally.add("One two three four.", "one too three") == 2
     assert tally.rate == pytest.approx(100 * 2 / (len(ears.words("Four hundred and sixty two cats")) + 4))
+    assert math.isnan(ears.Tally().rate)
     assert ears.distance([], ["a", "b"]) == 2 and ears.distance(["a"], []) == 1
     assert ears.distance(list("kitten"), list("sitting")) == 3
+
+
+def test_there_is_no_figure_of_pitch_where_nothing_is_voiced():
+    rows = torch.zeros(1, 82, 8)
+    assert set(losses.feature_figures(rows, rows)) == {"mel_l1", "voicing"}
+    voiced = torch.cat((torch.randn(1, 81, 8), torch.ones(1, 1, 8)), 1)
+    assert losses.feature_figures(voiced, voiced)["pitch_r2"] == 1
 
 
 def test_verdicts():

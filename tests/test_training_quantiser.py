@@ -68,7 +68,8 @@ def test_the_shipped_decoder_adds_up_what_was_trained(tmp_path):
     torch.manual_seed(0)
     nano = tiny_nano(tmp_path)
     codec = Codec(nano)
-    fresh = load_codec(nano, dict(code2wav=codec.code2wav.state_dict(), encoder=codec.encoder.state_dict()))
+    torch.save(dict(modules=codec.state_dict(), average=None), tmp_path / "codec.pt")
+    fresh = load_codec(nano, tmp_path / "codec.pt")
     rows = torch.randn(1, 82, 8 * 9)
     with torch.no_grad():
         trained = batched.waveform(fresh.code2wav, fresh.features(fresh.quantize(rows)))[0].clamp(-1, 1)

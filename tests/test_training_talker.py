@@ -115,7 +115,7 @@ def test_the_predictor_sees_codes_it_would_say_itself(stage):
 
 def test_codes_of_another_codec_are_made_anew(nano, corpus, tmp_path):  # noqa: F811
     torch.manual_seed(0)
-    path, one, other = tmp_path / "codes.npz", Codec(nano), Codec(nano)
+    path, one, other = tmp_path / "work" / "codes.npz", Codec(nano), Codec(nano)  # a folder that is not there yet
     first, second = (all_codes(corpus, codec, path) for codec in (one, other))
     assert any(not np.array_equal(first[name], second[name]) for name in first)
     written = path.stat().st_mtime_ns

@@ -27,11 +27,13 @@ def upsample(m: CausalUpsample, x: Tensor) -> Tensor:
 
 
 def snake(m: Snake, x: Tensor) -> Tensor:
+    """[B, C, T] -> the same; x + beta sin²(alpha x) (Ziyin et al. 2020)."""
     alpha, beta = m.alpha[:, None].to(x.dtype), m.beta[:, None].to(x.dtype)
     return x + (x * alpha).sin().square() * beta
 
 
 def convnext(m: ConvNeXt, x: Tensor) -> Tensor:
+    """[B, C, T] -> the same; a depthwise convolution, then two layers at each place (Liu et al. 2022)."""
     y = F.layer_norm(conv(m.dwconv, x).mT, (x.shape[1],), m.norm, m.norm_bias, 1e-6)
     y = F.linear(F.gelu(F.linear(y, m.pw1, m.pw1_bias)), m.pw2, m.pw2_bias)
     return x + (y * m.gamma).mT

@@ -26,7 +26,7 @@ from training.codec_model import Codec, feature_rows
 from training.corpus import Corpus, Crops
 from training.discriminator import Discriminator, judge_loss, maker_losses
 from training.features import COLUMNS, HOP, pack
-from training.loop import mixed, prepare, run, stage_arguments, trained
+from training.loop import command, fill, mixed, prepare, run, stage_arguments, trained
 from training.losses import feature_figures, feature_losses, sound_losses, start_loss
 from training.model import Nano
 from training.optim import optimizers
@@ -54,6 +54,9 @@ class Latents:
         self.modules = nn.ModuleDict(dict(encoder=self.codec.encoder, code2wav=self.codec.code2wav))
         self.optimizers = optimizers([*self.codec.encoder.named_parameters(), *self.codec.front()])
         self.optimizers[0].param_groups[0]["scale"] = 0.5
+
+    def begin(self, work: Path, start: Path | None = None) -> None:
+        """With nothing: it is the first."""
 
     def step(self, number: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
         crops = _on(self.corpus.crops(rng, self.batch, self.frames), self.device)
@@ -87,14 +90,10 @@ class Vocoder:
 
     name, average = "vocoder", 300
 
-    def __init__(self, nano: Nano, corpus: Corpus, work: Path, device: str, start: Path | None = None):
+    def __init__(self, nano: Nano, corpus: Corpus, device: str):
         self.codec, self.corpus, self.device = Codec(nano, device), corpus, device
         values = nano.values[self.name]
         self.steps, self.rate, self.batch, self.columns = (values[k] for k in ("steps", "rate", "batch", "columns"))
-        if start:
-            self._take(start)
-        else:
-            self._load(work)
         self.codec.encoder.requires_grad_(False)
         for _, p in self.codec.front():
             p.requires_grad_(False)
@@ -103,11 +102,17 @@ class Vocoder:
         compiled = values.get("compile", False)
         self._speak = torch.compile(self._waveform) if compiled else self._waveform
 
-    def _take(self, before: Path) -> None:
-        for name, values in trained(before).items():
-            getattr(self.codec, name).load_state_dict(values)
+    def begin(self, work: Path, start: Path | None = None) -> None:
+        """See `loop.Stage`. Raises what `loop.fill` does."""
+        if start:
+            self._take(start)
+        else:
+            self._take_before(work)
 
-    def _load(self, work: Path) -> None:
+    def _take(self, before: Path) -> None:
+        fill(dict(encoder=self.codec.encoder, code2wav=self.codec.code2wav), before)
+
+    def _take_before(self, work: Path) -> None:
         self._take(work / "latents")
         if (work / Prevocoder.name).exists():
             before = trained(work / Prevocoder.name)["code2wav"]
@@ -130,6 +135,7 @@ class Vocoder:
 
     @staticmethod
     def compare(made: Tensor, real: Tensor, first: Tensor) -> dict[str, Tensor]:
+        """`sound_losses` of sound [B, n] against the real one, and `start_loss` of the items `first` [B] as `start`."""
         start = start_loss(made[first], real[first]) if first.any() else made.new_zeros(())
         return sound_losses(made, real) | {"start": start}
 
@@ -161,7 +167,7 @@ class Prevocoder(Vocoder):
 
     name = "prevocoder"
 
-    def _load(self, work: Path) -> None:
+    def _take_before(self, work: Path) -> None:
         """There is nothing before it."""
 
     def _features(self, rows: Tensor) -> Tensor:
@@ -175,15 +181,15 @@ class Adversarial(Vocoder):
 
     name = "adversarial"
 
-    def __init__(self, nano: Nano, corpus: Corpus, work: Path, device: str, start: Path | None = None):
-        super().__init__(nano, corpus, work, device, start)
+    def __init__(self, nano: Nano, corpus: Corpus, device: str):
+        super().__init__(nano, corpus, device)
         self.judges = Discriminator().to(device)
         self.modules["judges"] = self.judges
         self.optimizers += optimizers(self.judges.named_parameters(), muon=False, betas=(0.8, 0.99))
         self.optimizers[-1].param_groups[0]["scale"] = 0.5
         self.warmup = nano.values[self.name]["warmup"]  # steps in which only the judges learn to be heard
 
-    def _load(self, work: Path) -> None:
+    def _take_before(self, work: Path) -> None:
         self._take(work / "vocoder")
 
     def step(self, number: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
@@ -204,6 +210,7 @@ class Adversarial(Vocoder):
 STAGES = {"latents": Latents, "prevocoder": Prevocoder, "vocoder": Vocoder, "adversarial": Adversarial}
 
 
+@command
 def main(arguments: list[str] | None = None) -> None:
     parser = stage_arguments("training.codec", __doc__.splitlines()[0], STAGES)
     args = parser.parse_args(arguments)
@@ -211,10 +218,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error("latents, the first stage, begins with nothing")
     prepare(args.threads)
     torch.manual_seed(0)
-    nano, corpus = Nano.read(args.config), Corpus(args.data)
-    stage = (Latents(nano, corpus, args.device) if args.stage == "latents"
-             else STAGES[args.stage](nano, corpus, args.work, args.device, args.start))
-    run(stage, args)
+    run(STAGES[args.stage](Nano.read(args.config), Corpus(args.data), args.device), args)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The codec's training side: an encoder from features to codes, and ways through the shipped decoder."""
 
 import hashlib
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from training import batched
 from training.features import COLUMNS, PACKED, ROWS, unpack
+from training.loop import fill
 from training.model import BOOKS, Nano, Speech, code2wav_config, initialize
 from tts_cli.qwen3tts.code2wav import Code2Wav
 from tts_cli.qwen3tts.layers import StreamState
@@ -70,6 +72,7 @@ class Codec(nn.Module):
         return found.hexdigest()[:32]
 
     def quantize(self, rows: Tensor) -> Tensor:
+        """Feature rows [B, 82, 8 n] -> values [B, n, dims], each one of its levels; see `FSQ.quantize`."""
         return self.fsq.quantize(self.encoder(rows))
 
     def features(self, values: Tensor) -> Tensor:
@@ -95,16 +98,13 @@ def feature_rows(features: Tensor) -> Tensor:
     return unpack(features[:, :PACKED])
 
 
-def load_codec(nano: Nano, *stages: dict, device: str = "cpu") -> Codec:
-    """A codec with the weights `loop.trained` gave of one or more stages, later ones over earlier, tables set."""
+def load_codec(nano: Nano, stage: Path) -> Codec:
+    """The codec of a stage's folder or file, on the CPU, its tables set. Raises what `loop.fill` does."""
     from training.export import set_codebooks
 
     codec = Codec(nano)
-    for stage in stages:
-        for name, values in stage.items():
-            if name in ("encoder", "code2wav"):
-                getattr(codec, name).load_state_dict(values)
+    fill(dict(encoder=codec.encoder, code2wav=codec.code2wav), stage)
     speech = Speech(nano)
     speech.code2wav = codec.code2wav
     set_codebooks(nano, speech)
-    return codec.to(device).eval()
+    return codec.eval()

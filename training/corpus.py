@@ -37,7 +37,8 @@ class Crops:
 
 
 class Corpus:
-    """All shards below a folder. Raises `FileNotFoundError` when there are none."""
+    """All shards below a folder. Raises `FileNotFoundError` when there are none, `ValueError` for those of an older
+    version."""
 
     def __init__(self, folder: Path):
         self.train: list[Utterance] = []
@@ -47,6 +48,8 @@ class Corpus:
             lines = [json.loads(line) for line in index.read_text(encoding="utf-8").splitlines()]
             if not lines:
                 continue
+            if "piece" not in lines[0]:
+                raise ValueError(f"{index.parent}: made by an older version; remove it and make it again")
             self._speech.append(np.memmap(index.with_suffix(".i16"), "<i2", "r"))
             self._pitch.append(np.memmap(index.with_suffix(".f32"), "<f4", "r"))
             for line in lines:
@@ -59,10 +62,6 @@ class Corpus:
         self.held_out.sort(key=lambda u: u.number)
         self._ends = np.cumsum([u.frames for u in self.train])
 
-    @property
-    def seconds(self) -> float:
-        return float(self._ends[-1]) * FRAME / 24000
-
     def samples(self, u: Utterance, first: int = 0, frames: int | None = None) -> np.ndarray:
         """Samples of an utterance, or of some of its frames, float32."""
         start = u.start + first
@@ -70,6 +69,7 @@ class Corpus:
         return self._speech[u.shard][start * FRAME:stop * FRAME].astype(np.float32) / 32768
 
     def pitch(self, u: Utterance) -> np.ndarray:
+        """Of a whole utterance in Hz, float32 [8 frames], negative where unvoiced; see `features.pitch`."""
         return np.array(self._pitch[u.shard][u.start * COLUMNS:(u.start + u.frames) * COLUMNS])
 
     def rows(self, u: Utterance) -> Tensor:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from training.features import FRAME, RATE, pitch
+from training.loop import command
 from training.model import Nano
 from training.teachers import make_teacher
 from training.text import learn_merges
@@ -31,7 +32,8 @@ def speak_shard(folder: Path, voice: str, worker: int, workers: int, texts: list
     """Append texts number worker, worker + workers, … until the shard holds `seconds` of speech, or `deadline`.
 
     max_chars  of a piece of a text that is not held out
-    Returns the seconds it holds. What a killed run left unfinished is cut off first.
+    Returns the seconds it holds. What a killed run left unfinished is cut off first; of a text whose lines it was just
+    writing, the pieces that are missing are not said again.
     """
     base = folder / f"{worker:02d}"
     done, frames = _recover(base)
@@ -69,7 +71,7 @@ def _pieces(text: str, max_chars: int | None) -> list[str]:
 
 
 def _recover(base: Path) -> tuple[int, int]:
-    """(number of the last complete utterance or -1, frames so far); the files are cut to that."""
+    """(number of the text of the last complete line or -1, frames so far); the files are cut to that."""
     lines, index = [], Path(f"{base}.jsonl")
     if index.exists():
         for line in index.read_text(encoding="utf-8").splitlines(keepends=True):
@@ -85,6 +87,7 @@ def _recover(base: Path) -> tuple[int, int]:
     return last["number"], frames
 
 
+@command
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m training.data", description=__doc__.splitlines()[0])
     parser.add_argument("config", type=Path)
@@ -95,7 +98,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so long; run again to go on")
     parser.add_argument("--wordnet", type=Path, help="overrides the config's")
     args = parser.parse_args(arguments)
+    if args.workers < 1:
+        parser.error("--workers: 1 or more")
     nano = Nano.read(args.config)
+    make_teacher(args.voice)  # a voice that there is not leaves nothing behind
     source = nano.values["data"]
     texts = sentences(args.wordnet or Path(source["wordnet"]), [Path(f) for f in source["texts"]], source["templates"])
     folder = args.data / args.voice.replace(":", "-")

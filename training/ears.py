@@ -1,5 +1,6 @@
 """Speech to words, offline, by Whisper tiny.en; how many of them are wrong."""
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -63,5 +64,5 @@ class Tally:
 
     @property
     def rate(self) -> float:
-        """Per cent."""
-        return 100 * self.errors / max(self.words, 1)
+        """Per cent; nan where no word was said."""
+        return 100 * self.errors / self.words if self.words else math.nan

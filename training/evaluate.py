@@ -19,7 +19,7 @@ from training.codec_model import Codec, load_codec
 from training.corpus import Corpus
 from training.ears import Ears, Tally, words
 from training.features import RATE, log_mel, pitch, pitch_rows
-from training.loop import prepare, trained
+from training.loop import command, prepare
 from training.losses import START, feature_figures
 from training.model import Nano
 from tts_cli.engine import SpeechRequest
@@ -33,6 +33,7 @@ from tts_cli.utterances import utterances
 BARS = {"codec": dict(wer=7, pitch_r2=0.85, start_db=6, streamed=1e-5),
         "speech": dict(wer=10, twice=0, ended=99, speed=5, load=1)}
 _MORE_IS_BETTER = ("pitch_r2", "ended", "speed")
+_NOTHING = "no text is held out: there is nothing to measure by"
 _TWICE = 1.6                    # as many words as were asked for: something was said again
 
 
@@ -43,7 +44,11 @@ def codec_report(codec: Codec, corpus: Corpus, count: int, ears: Ears | None, ke
     wer, wer_real  per cent of words, of the decoded and the original sound (with `ears`); words: how many there are
     start_db       how much louder the first 30 ms are at most than in the original, the worst case
     streamed       largest difference between one frame at a time and all at once
+
+    Raises `ValueError` where no text is held out.
     """
+    if not corpus.held_out[:count]:
+        raise ValueError(_NOTHING)
     found, true, made_tally, real_tally = [], [], Tally(), Tally()
     start_db, streamed = -120.0, 0.0
     for u in corpus.held_out[:count]:
@@ -65,7 +70,7 @@ def codec_report(codec: Codec, corpus: Corpus, count: int, ears: Ears | None, ke
         if keep:
             _write(keep / f"{u.number}.wav", made)
     figures = feature_figures(torch.cat(found, -1), torch.cat(true, -1))
-    if ears:
+    if made_tally.words:
         figures |= {"wer": made_tally.rate, "wer_real": real_tally.rate, "words": made_tally.words}
     return figures | {"start_db": start_db, "streamed": streamed}
 
@@ -74,13 +79,20 @@ def speech_report(pair: Path, corpus: Corpus, count: int, seeds: int, ears: Ears
                   most: int | None = None) -> dict[str, float]:
     """Held-out texts in the voice of a clip that the talker knows, or in its only one; `most` frames each, when given.
 
-    wer, wer_short, wer_long (under and over 100 letters), ended (per cent by EOS), twice (per cent said again),
-    speed (times real time) and load (seconds)."""
+    wer, wer_short, wer_long (under and over 100 letters; those there are), ended (per cent by EOS), twice (per cent
+    said again), speed (times real time) and load (seconds). Raises `FileNotFoundError` for a folder without a talker,
+    what `load_engine` does, and `ValueError` where no text is held out.
+    """
     started = time.perf_counter()
-    talker = next(p for p in sorted(pair.glob("*.gguf")) if not p.name.startswith("mmproj"))
+    talker = next((p for p in sorted(pair.glob("*.gguf")) if not p.name.startswith("mmproj")), None)
+    if talker is None:
+        raise FileNotFoundError(f"{pair}: no talker (.gguf) here; make it with python -m training.export")
     engine = load_engine(talker, device="cpu")
     load = time.perf_counter() - started
     texts = corpus.held_out[:count]
+    runs = len(texts) * seeds
+    if not runs:
+        raise ValueError(_NOTHING)
     voice = engine.default_clip and engine.voice_from_clip(corpus.samples(corpus.train[0]), "known")
     tallies = {name: Tally() for name in ("wer", "wer_short", "wer_long")}
     ended = twice = seconds = spent = 0.0
@@ -99,8 +111,9 @@ def speech_report(pair: Path, corpus: Corpus, count: int, seeds: int, ears: Ears
                 for name in ("wer", "wer_long" if len(u.text) > 100 else "wer_short"):
                     tallies[name].add(u.text, heard)
                 twice += len(words(heard)) > _TWICE * len(words(u.text))
-    runs = len(texts) * seeds
-    figures = {name: tally.rate for name, tally in tallies.items()} | {"twice": 100 * twice / runs} if ears else {}
+    figures = {name: tally.rate for name, tally in tallies.items() if tally.words}
+    if ears:
+        figures["twice"] = 100 * twice / runs
     return figures | {"ended": 100 * ended / runs, "speed": seconds / spent, "load": load}
 
 
@@ -118,27 +131,33 @@ def _write(path: Path, samples: np.ndarray) -> None:
     soundfile.write(path, samples, RATE)
 
 
+@command
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m training.evaluate", description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("codec", "speech"))
-    parser.add_argument("config", type=Path)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("model", type=Path, help="the folder of the stages, or that of the pair")
-    parser.add_argument("--stage", default="vocoder", help="which stage's decoder: vocoder or adversarial")
-    parser.add_argument("--count", type=int, default=40, help="held-out utterances")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--keep", type=Path, help="write the sound here")
-    parser.add_argument("--deaf", action="store_true", help="without word error rates, which need faster-whisper")
-    parser.add_argument("--threads", type=int, default=1)
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("config", type=Path, help="of the codec; a pair has its own")
+    shared.add_argument("data", type=Path)
+    shared.add_argument("--keep", type=Path, help="write the sound here")
+    shared.add_argument("--deaf", action="store_true", help="without word error rates, which need faster-whisper")
+    shared.add_argument("--threads", type=int, default=1)
+    what = parser.add_subparsers(dest="what", required=True)
+    codec = what.add_parser("codec", parents=[shared], help="held-out utterances through encoder, codes and decoder")
+    codec.add_argument("work", type=Path, help="the folder of the stages")
+    codec.add_argument("--stage", default="vocoder", help="which stage's decoder: vocoder or adversarial")
+    codec.add_argument("--count", type=int, default=40, help="held-out utterances")
+    speech = what.add_parser("speech", parents=[shared], help="held-out texts through the finished pair")
+    speech.add_argument("pair", type=Path, help="its folder")
+    speech.add_argument("--count", type=int, default=50, help="held-out texts")
+    speech.add_argument("--seeds", type=int, default=3, help="of each text")
     args = parser.parse_args(arguments)
     prepare(args.threads)
     corpus = Corpus(args.data)
     ears = None if args.deaf else Ears(threads=args.threads)
     if args.what == "codec":
-        codec = load_codec(Nano.read(args.config), trained(args.model / args.stage))
-        figures = codec_report(codec, corpus, args.count, ears, args.keep)
+        figures = codec_report(load_codec(Nano.read(args.config), args.work / args.stage), corpus, args.count, ears,
+                               args.keep)
     else:
-        figures = speech_report(args.model, corpus, args.count, args.seeds, ears, args.keep)
+        figures = speech_report(args.pair, corpus, args.count, args.seeds, ears, args.keep)
     for name, value in figures.items():
         print(f"{name:<14}{value:10.3f}   {verdict(args.what, name, value)}".rstrip())
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.loop import trained
+from training.loop import command, fill
 from training.model import BOOKS, Nano, Speech
 from training.text import learn_merges, read_merges, vocabulary
 from tts_cli.gguf.file import GGUFFile
@@ -88,13 +88,12 @@ def _split(values: Tensor, parameter: nn.Parameter, names: tuple[str, ...], dims
 
 
 def load_stages(model: Speech, work: Path, codec: str) -> None:
-    """Fill the model with what the stages under `work` have trained. Raises `FileNotFoundError` naming the stage."""
-    model.code2wav.load_state_dict(trained(work / codec)["code2wav"])
-    talker = trained(work / "talker")
-    for name in ("talker", "predictor", "speaker_encoder", "text_embedding"):
-        getattr(model, name).load_state_dict(talker[name])
+    """Fill the model with what the stages under `work` have trained. Raises what `loop.fill` does."""
+    fill({"code2wav": model.code2wav}, work / codec)
+    fill({name: module for name, module in model.named_children() if name != "code2wav"}, work / "talker")
 
 
+@command
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m training.export", description=__doc__.splitlines()[0])
     parser.add_argument("config", type=Path)

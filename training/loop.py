@@ -5,17 +5,22 @@ that lives longer than one step.
 """
 
 import argparse
+import functools
 import os
+import pickle
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from tts_cli.device import resolve_device
+from tts_cli.errors import TtsError
 
 REPORT = 50         # steps between two lines
 SAVE_MINUTES = 5.0
@@ -40,6 +45,10 @@ class Stage(Protocol):
     rate: float
     average: int
 
+    def begin(self, work: Path, start: Path | None) -> None:
+        """Take the weights of the file `start`, else of the stages before, below `work`. Not called where a checkpoint
+        has them all."""
+
     def step(self, number: int, rng: np.random.Generator) -> Mapping[str, Tensor | float]:
         """One forward and backward pass, gradients left in place; the losses to report."""
 
@@ -55,7 +64,10 @@ def schedule(step: int, steps: int, warmup: int = 60, least: float = 0.02) -> fl
 
 def train(stage: Stage, work: Path, minutes: float = float("inf"), most: float = float("inf"),
           evaluate_every: int = 500) -> bool:
-    """Go on from the last checkpoint for `minutes` or `most` steps, or to the end; whether the end is reached."""
+    """Go on from the last checkpoint for `minutes` or `most` steps, or to the end; whether the end is reached.
+
+    Raises `ValueError` for a checkpoint of other sizes than the stage's.
+    """
     folder = work / stage.name
     folder.mkdir(parents=True, exist_ok=True)
     averages = Average(stage.modules, stage.average) if stage.average else None
@@ -173,7 +185,14 @@ def _load(stage: Stage, averages: Average | None, path: Path) -> tuple[int, dict
     if not path.exists():
         return 0, dict(loss=float("inf"), since=0)
     state = torch.load(path, map_location="cpu", weights_only=True)
-    stage.modules.load_state_dict(state["modules"])
+    try:
+        stage.modules.load_state_dict(state["modules"])
+    except RuntimeError:  # the config says other sizes, or more speech has brought the talker's hints new phonemes
+        folder = path.parent
+        raise ValueError(
+            f"{path}: made for other sizes than the config's, or for other phonemes than the speech has now. If it is "
+            f"the phonemes, go on with its weights: python -m training.slim {folder} -o FILE, move {folder} away, and "
+            "begin with --start FILE") from None
     for optimizer, values in zip(stage.optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(values)
     if averages and state["average"]:
@@ -185,17 +204,34 @@ def _load(stage: Stage, averages: Average | None, path: Path) -> tuple[int, dict
 def trained(stage: Path) -> dict[str, dict[str, Tensor]]:
     """A stage's weights by module: the best ones, or the averaged ones, or the last.
 
-    stage: its folder, or a file of `training.slim`. Raises `FileNotFoundError`.
+    stage: its folder, or a file of `training.slim`. Raises `FileNotFoundError`, and `ValueError` for another file.
     """
     files = [stage] if stage.is_file() else [stage / name for name in (BEST, CHECKPOINT)]
     path = next((file for file in files if file.exists()), None)
     if path is None:
         raise FileNotFoundError(f"{stage}: nothing trained here yet")
-    state = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, pickle.UnpicklingError):
+        raise ValueError(f"{path}: no checkpoint, and no file of training.slim") from None
     found: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for name, value in (state["average"] or state["modules"]).items():
         module, _, rest = name.partition(".")
         found[module][rest] = value if isinstance(value, Tensor) else restored(*value)
+    return found
+
+
+def fill(modules: Mapping[str, nn.Module], stage: Path) -> dict[str, dict[str, Tensor]]:
+    """Give modules what is `trained` under their names; returns all there is, those of other names, too.
+
+    Raises what `trained` does, and `ValueError` where a module's weights are missing or of other sizes.
+    """
+    found = trained(stage)
+    for name, module in modules.items():
+        try:
+            module.load_state_dict(found[name])
+        except RuntimeError:
+            raise ValueError(f"{stage}: there is no {name} of the config's sizes in it") from None
     return found
 
 
@@ -211,6 +247,19 @@ def restored(short: Tensor, scale: Tensor) -> Tensor:
     return (short.reshape(-1, 32) * scale.float()).view(short.shape)
 
 
+def command(main: Callable[[list[str] | None], None]) -> Callable[..., None]:
+    """A `main` that ends with one line and exit code 2, as argparse does, when what it was given cannot be used."""
+    @functools.wraps(main)
+    def plain(arguments: list[str] | None = None) -> None:
+        try:
+            main(arguments)
+        except (OSError, ValueError, TtsError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(2)
+
+    return plain
+
+
 def stage_arguments(module: str, description: str, stages: Iterable[str] = ()) -> argparse.ArgumentParser:
     """The command line all stages share; where there are several, their names come first."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
@@ -223,11 +272,13 @@ def stage_arguments(module: str, description: str, stages: Iterable[str] = ()) -
     parser.add_argument("--steps", type=int, help="in all, over which the rate falls; else the config's")
     parser.add_argument("--start", type=Path, help="file of training.slim to begin with, instead of the stage before")
     parser.add_argument("--threads", type=int, default=1, help="of torch on the CPU")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--device", type=lambda name: str(resolve_device(name)), default="cpu",
+                        help="auto, cpu, cuda, cuda:N or mps")
     return parser
 
 
 def prepare(threads: int) -> None:
+    """Set how this process computes on the CPU: with so many threads, and fast where numbers nearly vanish."""
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)  # silence makes them, and they are slow
 
@@ -241,7 +292,9 @@ def mixed(device: str) -> torch.autocast:
 
 
 def run(stage: Stage, args: argparse.Namespace) -> None:
-    """What the command line asks for."""
+    """What the command line asks for. Raises what `Stage.begin` and `train` do."""
     stage.steps = args.steps or stage.steps
+    if not (args.work / stage.name / CHECKPOINT).exists():
+        stage.begin(args.work, args.start)
     complete = train(stage, args.work, args.minutes)
     print("complete" if complete else "stopped in time; run again to go on", file=sys.stderr)

@@ -66,12 +66,14 @@ def feature_figures(rows: Tensor, target: Tensor) -> dict[str, float]:
                  and what stands in its place is only filled in
     pitch_error  median, semitones, at the same places
     voicing      share of columns where voicing agrees
+
+    Without the two of pitch, where no pitch that varies is voiced in both.
     """
     heard, voiced = (x[:, -1] > 0.5 for x in (rows, target))
     both = heard & voiced
     found, true = rows[:, -2][both] * PITCH_SPREAD, target[:, -2][both] * PITCH_SPREAD
-    error = (found - true).abs() * 12 / torch.tensor(2.0).log()
-    return {"mel_l1": float(F.l1_loss(rows[:, :-2], target[:, :-2]) * MEL_SPREAD),
-            "pitch_r2": float(1 - F.mse_loss(found, true) / (true - true.mean()).square().mean()),
-            "pitch_error": float(error.median()),
-            "voicing": float((heard == voiced).float().mean())}
+    figures = {"mel_l1": float(F.l1_loss(rows[:, :-2], target[:, :-2]) * MEL_SPREAD)}
+    if (variance := (true - true.mean()).square().mean()) > 0:  # that of nothing is nan
+        error = (found - true).abs() * 12 / torch.tensor(2.0).log()
+        figures |= {"pitch_r2": float(1 - F.mse_loss(found, true) / variance), "pitch_error": float(error.median())}
+    return figures | {"voicing": float((heard == voiced).float().mean())}

@@ -1,10 +1,10 @@
 """The nano model as one set of modules, those that `tts_cli.qwen3tts` runs, with its sizes from a TOML file.
 
-    python -m training.model configs/training/nano.toml     # parameters and bytes of each part
+    python -m training.model configs/training/nano.toml     # how many parameters each part has
 """
 
+import argparse
 import math
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from training.fsq import FSQ
+from training.loop import command
 from tts_cli.audio.mel import MELS
 from tts_cli.qwen3tts.code2wav import CausalConv, Code2Wav, Code2WavConfig, ConvNeXt, Snake
 from tts_cli.qwen3tts.code_predictor import CodePredictor
@@ -96,6 +97,7 @@ class Nano:
 
 
 def code2wav_config(nano: Nano) -> Code2WavConfig:
+    """The decoder's sizes, as the product reads them from a file."""
     c = nano.values["codec"]
     return Code2WavConfig(books=BOOKS, codes=c["codes"], codebook_width=c["codebook_width"],
                           width=2 * c["codebook_width"], latent=c["latent"], hidden=c["hidden"],
@@ -156,9 +158,11 @@ def _draw(parameter: Tensor, name: str) -> None:
         parameter.normal_(std=parameter[0].numel() ** -0.5)
 
 
-def main() -> None:
-    nano = Nano.read(sys.argv[1])
-    model = Speech(nano)
+@command
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m training.model", description="How many parameters each part has.")
+    parser.add_argument("config", type=Path)
+    model = Speech(Nano.read(parser.parse_args(arguments).config))
     for name, module in model.named_children():
         print(f"{name:<16}{sum(p.numel() for p in module.parameters()) / 1e6:6.2f} M")
 

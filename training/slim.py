@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from training.loop import shortened, trained
+from training.loop import command, shortened, trained
 
 
 def slim(stage: Path, out: Path, type: str = "f16") -> int:
@@ -30,6 +30,7 @@ def slim(stage: Path, out: Path, type: str = "f16") -> int:
     return out.stat().st_size
 
 
+@command
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m training.slim", description=__doc__.splitlines()[0])
     parser.add_argument("stage", type=Path, help="the folder of vocoder, adversarial or talker")

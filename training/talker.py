@@ -19,7 +19,7 @@ from training import batched
 from training.codec_model import Codec, load_codec
 from training.corpus import Corpus
 from training.hints import Hints, guide
-from training.loop import mixed, prepare, run, stage_arguments, trained
+from training.loop import command, fill, mixed, prepare, run, stage_arguments
 from training.model import CODEC_IDS, Nano, Speech
 from training.optim import optimizers
 from training.talker_data import NOTHING, SPEAKER, Batch, TalkerData, all_codes
@@ -31,6 +31,8 @@ _PLAIN = dict(dropout=0.0, replace=0.0, replace_frames=0.0, own_codes=0.0, frame
 
 
 class TalkerStage:
+    """Talker, code predictor, speaker encoder and the text's table, with hints for the sounds that `data` has."""
+
     name, average = "talker", 0
 
     def __init__(self, nano: Nano, data: TalkerData, device: str):
@@ -46,6 +48,21 @@ class TalkerStage:
                                           text_embedding=speech.text_embedding, hints=self.hints))
         self.optimizers = optimizers(self.modules.named_parameters(), betas=(0.9, 0.95), decay=v["decay"])
 
+    def begin(self, work: Path, start: Path | None = None) -> None:
+        """With `start` or with nothing: there is no stage before it. Raises what `take` does."""
+        if start:
+            self.take(start)
+
+    def take(self, before: Path) -> bool:
+        """Take the weights of a stage's folder or file; whether its hints came along: they do where they are of the
+        same sizes, that is of as many sounds. Raises what `loop.fill` does."""
+        found = fill({name: module for name, module in self.modules.items() if name != "hints"}, before)["hints"]
+        own = self.hints.state_dict()
+        same = {name: value.shape for name, value in found.items()} == {name: own[name].shape for name in own}
+        if same:
+            self.hints.load_state_dict(found)
+        return same
+
     def step(self, number: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
         batch = self.data.batch(rng, self.values["batch_frames"]).to(self.device)
         with mixed(self.device):
@@ -53,12 +70,6 @@ class TalkerStage:
         hints = sum(weight * losses[name] for name, weight in self.values["hints"].items())
         (losses["first"] + losses["rest"] + hints).backward()
         return {name: value.detach() for name, value in losses.items()}
-
-    def take(self, before: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Begin with these weights; the hints only where the same sounds were trained."""
-        for name, values in before.items():
-            if name != "hints" or len(values["sounds.bias"]) == len(self.hints.sounds.bias):
-                self.modules[name].load_state_dict(values)
 
     def losses(self, batch: Batch, training: bool = False) -> dict[str, Tensor]:
         """Cross entropies in nats, of codebook 0 and the end (`first`) and of a code of the other books (`rest`), and
@@ -158,12 +169,13 @@ def new_stage(config: Path, folder: Path, work: Path, codec: str, device: str = 
     """An untrained talker for the data in `folder`, in the codes of the codec `work / codec`, which comes second."""
     nano, corpus = Nano.read(config), Corpus(folder)
     values = nano.values["talker_training"]
-    loaded = load_codec(nano, trained(work / codec))
+    loaded = load_codec(nano, work / codec)
     data = TalkerData(nano, corpus, all_codes(corpus, loaded, work / "codes.npz"), read_merges(folder / "merges.txt"),
                       full=values["full"], silent=values["silent"])
     return TalkerStage(nano, data, device), loaded
 
 
+@command
 def main(arguments: list[str] | None = None) -> None:
     parser = stage_arguments("training.talker", __doc__.splitlines()[0])
     parser.add_argument("--codec", default="vocoder", help="the stage whose codec is used; all have the same codes")
@@ -171,8 +183,6 @@ def main(arguments: list[str] | None = None) -> None:
     prepare(args.threads)
     torch.manual_seed(0)
     stage, _ = new_stage(args.config, args.data, args.work, args.codec, args.device)
-    if args.start:
-        stage.take(trained(args.start))
     run(stage, args)
 
 

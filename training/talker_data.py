@@ -158,6 +158,7 @@ def all_codes(corpus: Corpus, codec: Codec, path: Path) -> dict[str, np.ndarray]
             made_by = str(stored["codec"]) if "codec" in stored else ""
         if made_by == digest and all(len(found.get(key(u), ())) == u.frames for u in wanted):
             return found
+    path.parent.mkdir(parents=True, exist_ok=True)  # before the long work
     found = {key(u): codec.encode(corpus.rows(u)).short().numpy() for u in wanted}
     part = path.with_suffix(".part.npz")
     np.savez(part, codec=digest, names=np.array(list(found)), codes=np.concatenate(list(found.values())),

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Protocol
 
@@ -33,10 +34,10 @@ class Spoken:
 
 
 class Teacher(Protocol):
-    """Made with a voice. Raises `ValueError` for one that it does not have."""
+    """Made with a voice, loaded with the first text. Raises `ValueError` for a voice that it does not have."""
 
     def speak(self, text: str, seed: int, speed: float = 1.0) -> Spoken:
-        """Raises `ValueError` for a text it cannot say."""
+        """Say a text, `speed` times as fast as usual. Raises `ValueError` for one it cannot say."""
 
 
 class HibariTeacher:
@@ -47,12 +48,20 @@ class HibariTeacher:
     def __init__(self, voice: str):
         if voice not in self.voices:
             raise ValueError(f"hibari has no voice {voice!r}; it has {', '.join(self.voices)}")
+        self._voice = voice
+
+    @cached_property
+    def _hibari(self):
         from hibari import Hibari
 
-        self._hibari = Hibari(voice)
-        self._lengths = _length_session(self._hibari.model_path)
+        return Hibari(self._voice)
+
+    @cached_property
+    def _lengths(self):
+        return _length_session(self._hibari.model_path)
 
     def speak(self, text: str, seed: int, speed: float = 1.0) -> Spoken:
+        """See `Teacher.speak`; sentence by sentence, less than a quarter of a second counts as nothing said."""
         rng, parts, sounds, start = np.random.default_rng(seed), [], [], 0.0
         for phonemes in self._hibari.phonemize(text):
             ids = self._hibari.ids(phonemes)
@@ -99,6 +108,7 @@ class KokoroTeacher:
             raise ValueError(str(error)) from None
 
     def speak(self, text: str, seed: int, speed: float = 1.0) -> Spoken:
+        """See `Teacher.speak`; the phonemes of a word share its time evenly."""
         try:
             speech = self._engine.speak(SpeechRequest(text, voice=self._voice, seed=seed, speed=speed, early=False))
             chunks = list(speech)

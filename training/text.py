@@ -26,6 +26,7 @@ def learn_merges(texts: Iterable[str], tokens: int) -> list[str]:
 
 
 def read_merges(path: Path) -> list[str]:
+    """The merges "left right" of a file of training.data, one a line, in order. Raises `OSError`."""
     return path.read_text(encoding="utf-8").splitlines()
 
 

@@ -143,7 +143,7 @@ class CompiledDecoder(nn.Module):
         self._numbers = np.array([[matrix.numbers for matrix in layer] for layer in matrices])
         self._norms = norms, head_norms, last_norm
         self._rope = Rope(config.head_dim, config.rope_theta, torch.device("cpu"))
-        self._cos = self._sin = np.empty((0, config.head_dim // 2), np.float32)
+        self._tables = (np.empty((0, config.head_dim // 2), np.float32),) * 2
 
     @property
     def nbytes(self) -> int:
@@ -167,17 +167,19 @@ class CompiledDecoder(nn.Module):
         for place, cache in zip(places, caches, strict=True):
             place[:] = cache.k.data_ptr(), cache.v.data_ptr(), cache.k.shape[2], cache.length
             cache.length += 1
-        self._angles(int(places[:, 3].max()) + 1)
         room = [np.empty(shape, np.float32) for shape in (
             (self.team.threads, n, c.hidden), (n, max((c.heads + 2 * c.kv_heads) * c.head_dim, c.hidden)),
             (n, c.heads * c.head_dim), (2, n, c.intermediate), (n, c.hidden))]
         x = rows.numpy().copy()  # the residual stream, overwritten
-        self.team.run(kernels.decode, self._numbers, *self._norms, np.float32(c.rms_eps), self._cos, self._sin, places,
-                      c.kv_heads, x, *room)
+        self.team.run(kernels.decode, self._numbers, *self._norms, np.float32(c.rms_eps),
+                      *self._angles(int(places[:, 3].max()) + 1), places, c.kv_heads, x, *room)
         return torch.from_numpy(room[-1])
 
-    def _angles(self, count: int) -> None:
-        if count > len(self._cos):
-            self._rope.at(0, count)  # grows the table, whose halves are the same but for the sign of the sine
-            tables, half = (self._rope.cos, self._rope.sin), self.config.head_dim // 2
-            self._cos, self._sin = (table[:, 0, half:].contiguous().numpy() for table in tables)
+    def _angles(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Cosines and sines of at least `count` positions, each [positions, head_dim / 2]."""
+        tables = self._tables  # both at once: another thread may grow them
+        if count > len(tables[0]):
+            # The halves of a head are the same but for the sign of the sine.
+            known, half = self._rope.at(0, max(count, 2 * len(tables[0]))), self.config.head_dim // 2
+            tables = self._tables = tuple(table[:, 0, half:].contiguous().numpy() for table in known)
+        return tables

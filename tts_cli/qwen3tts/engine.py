@@ -5,6 +5,7 @@ Opening reads headers only, so that everything a request can get wrong is refuse
 
 import hashlib
 import secrets
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -52,6 +53,7 @@ class Qwen3TTSEngine:
         self.sample_rate = pair.code2wav.sample_rate
         self.models: Models | None = None
         self._prefixes: OrderedDict[bytes, KVCache] = OrderedDict()
+        self._reading_prefix = threading.Lock()
 
     @classmethod
     def open(cls, model: str | Path, mmproj: str | Path | None = None, *, device: str = "auto",
@@ -170,13 +172,14 @@ class Qwen3TTSEngine:
         They are read by themselves the first time, too: so a repeated utterance has the very same numbers.
         """
         key = hashlib.sha256(rows.cpu().numpy().tobytes()).digest()
-        if key not in self._prefixes:
-            with torch.inference_mode():
-                self._prefixes[key] = self.models.talker.read(rows)
-            while len(self._prefixes) > KEPT_PREFIXES:
-                self._prefixes.popitem(last=False)
-        self._prefixes.move_to_end(key)
-        return self._prefixes[key]
+        with self._reading_prefix:
+            if key not in self._prefixes:
+                with torch.inference_mode():
+                    self._prefixes[key] = self.models.talker.read(rows)
+                while len(self._prefixes) > KEPT_PREFIXES:
+                    self._prefixes.popitem(last=False)
+            self._prefixes.move_to_end(key)
+            return self._prefixes[key]
 
     def embed(self, prompt: Prompt) -> PromptRows:
         """Text rows come from the memory map, only those of this prompt; codec rows from the loaded tables."""

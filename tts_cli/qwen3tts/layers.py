@@ -86,16 +86,17 @@ class Rope:
 
     def __init__(self, head_dim: int, theta: float, device: torch.device):
         self.frequencies = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)
-        self.cos = self.sin = torch.empty(0, 1, head_dim, device=device)
+        self._tables = (torch.empty(0, 1, head_dim, device=device),) * 2
 
     def at(self, start: int, count: int) -> tuple[Tensor, Tensor]:
         """(cos, signed sin) for positions start .. start+count-1, each [count, 1, head_dim]."""
-        if start + count > len(self.cos):
-            positions = torch.arange(max(2 * len(self.cos), start + count, 64), device=self.frequencies.device)
+        tables = self._tables  # both at once: another thread may grow them
+        if start + count > len(tables[0]):
+            positions = torch.arange(max(2 * len(tables[0]), start + count, 64), device=self.frequencies.device)
             angles = positions[:, None].float() * self.frequencies
-            self.cos = torch.cat((angles.cos(), angles.cos()), -1)[:, None]
-            self.sin = torch.cat((-angles.sin(), angles.sin()), -1)[:, None]
-        return self.cos[start:start + count], self.sin[start:start + count]
+            cos, sin = angles.cos(), angles.sin()
+            tables = self._tables = torch.cat((cos, cos), -1)[:, None], torch.cat((-sin, sin), -1)[:, None]
+        return tuple(table[start:start + count] for table in tables)
 
 
 def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
