@@ -2,7 +2,8 @@
 
 The key is a digest of what decides the sound, and of nothing else: the utterances and the silence between them, the
 options that the model heeds, the content of the voice, the model. A row whose key was finished before is not spoken
-again, and a row without a seed takes its seed from it, so that it sounds the same wherever and whenever it is spoken.
+again. A row without a seed takes one from the same but for silence and format: the same take wherever and whenever it
+is spoken, and whatever file it goes to.
 """
 
 import difflib
@@ -24,7 +25,7 @@ from tts_cli.manner import Manner, name_or_file
 from tts_cli.text import MAX_TEXT_BYTES, clean_text
 from tts_cli.utterances import estimate_seconds
 
-KEY_VERSION = 2
+KEY_VERSION = 3
 # Fields of a request by the columns that set them: the names of the options.
 _REQUEST = {flag.removeprefix("--").replace("-", "_"): field for field, flag in FLAGS.items()
             if field not in ("voice", "max_chars", "gap", "chunk_frames")}
@@ -142,8 +143,8 @@ class Rows:
         own = {name: _parsed(name, fields.pop(name), kind) for name, kind in COLUMNS.items() if name in fields}
         options = self._over_defaults(own)
         check_format(options)
-        key = self._key(text, options)
-        return Row(entry.line, identity, text, options, fields, key, options.pop("seed", int(key[:8], 16)),
+        key, seed = self._key_and_seed(text, options)
+        return Row(entry.line, identity, text, options, fields, key, options.pop("seed", seed),
                    paragraph=entry.paragraph)
 
     def _over_defaults(self, own: dict) -> dict:
@@ -169,12 +170,13 @@ class Rows:
         """Paths of the manifest seen from its folder."""
         return str(self._folder / Path(value).expanduser()) if _is_path(name, value) else value
 
-    def _key(self, text: str, options: dict) -> str:
-        spoken = [[piece.lead, piece.text, piece.pause] for piece in manner_of(options).pieces(text)]
-        left_out = {*_WHOSE_VOICE, *_DIVIDES, *self._unheeded, *(_SAMPLED if options.get("greedy") else ())}
+    def _key_and_seed(self, text: str, options: dict) -> tuple[str, int]:
+        pieces = list(manner_of(options).pieces(text))
+        left_out = {*_WHOSE_VOICE, *_DIVIDES, *self._unheeded, *(_SAMPLED if options.get("greedy") else ()), "format"}
         heeded = {name: value for name, value in options.items() if name not in left_out}
-        content = json.dumps([KEY_VERSION, self._model, spoken, heeded, self._voice_of(options)], sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()[:32]
+        manner = [KEY_VERSION, self._model, heeded, self._voice_of(options)]
+        written = [[piece.lead, piece.text, piece.pause] for piece in pieces], options.get("format")
+        return _digest([manner, written]), int(_digest([manner, " ".join(piece.text for piece in pieces)])[:8], 16)
 
     def _voice_of(self, options: dict) -> list:
         """What the voice is made of: a clip's content, or a name, which may tell the language, and the content of the
@@ -189,6 +191,10 @@ class Rows:
             return self._named_voice(spec) if file is None else [file.stem, self._digest(file)]
         clip = None if options.get("no_voice") else self._engine.default_clip
         return [] if clip is None else [self._digest(clip)]
+
+
+def _digest(content) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _is_path(name: str, value) -> bool:
