@@ -152,7 +152,8 @@ def test_the_key_is_of_what_decides_the_sound(tmp_path):
 def test_the_take_does_not_depend_on_silence_and_format(tmp_path):
     text = "The first sentence is here. The second one follows after it, and is a little longer."
     rows = [ready(tmp_path, {"text": text} | options) for options in (
-        {}, {"format": "mp3"}, {"max_chars": 60, "gap": 1}, {"max_chars": 60}, {"text": text.replace(". ", ". [pause:2s] ")})]
+        {}, {"format": "mp3"}, {"max_chars": 60, "gap": 1}, {"max_chars": 60},
+        {"text": text.replace(". ", ". [pause:2s] ")})]
     assert len({row.seed for row in rows}) == 1 and len({row.key for row in rows}) == 5
     assert ready(tmp_path, {"text": text, "temp": 0.5}).seed != rows[0].seed
 

@@ -5,9 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from test_gguf_file import stored, write
 from test_graphs import everything, in_turns, opened, planned
 
 from tts_cli.engine import SpeechRequest
+from tts_cli.gguf.dequantise import KINDS
+from tts_cli.gguf.file import GGUFFile
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -53,3 +56,13 @@ def test_company_in_shared_lanes_changes_no_code_on_cuda(pair, dtype):
     alone = [in_turns(engine.models, [run], [0])[0][0] for run in runs]
     together = [codes for codes, _, _ in in_turns(engine.models, runs, [0, 3, 0, 7, 1])]
     assert together == alone
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS), ids=lambda kind: kind.name)
+def test_weights_are_dequantised_on_cuda_as_on_the_cpu(tmp_path, kind):
+    with GGUFFile.open(write(tmp_path / "x.gguf", {"t": (stored(kind), kind)})) as file:
+        for dtype in (torch.float32, torch.bfloat16):
+            here, there = (torch.empty(2, 12, 512, dtype=dtype, device=device) for device in ("cpu", "cuda"))
+            file.read_into("t", here)
+            file.read_into("t", there)
+            assert torch.equal(here.nan_to_num(), there.cpu().nan_to_num())

@@ -14,12 +14,13 @@ import torch
 from gguf import GGMLQuantizationType
 
 from tts_cli.errors import ModelFileError, UsageError
+from tts_cli.gguf.dequantise import KINDS, dequantise
 from tts_cli.gguf.header import Header, TensorInfo, read_header
 
 __all__ = ["REQUIRED", "GGUFFile", "TensorInfo"]
 
 REQUIRED: Any = object()
-BLOCK_ELEMENTS = 1 << 20  # per step of `read_into`: 4 MB of float32, a few times that inside gguf's dequantisers
+BLOCK_ELEMENTS = 1 << 20  # per step of `read_into`: 4 MB of float32, a few times that inside dequantisers
 
 _TORCH_TYPES = {
     GGMLQuantizationType.F32: torch.float32,
@@ -155,33 +156,42 @@ class GGUFFile:
     def read_into(self, name: str, out: torch.Tensor) -> None:
         """Fill `out` with the whole tensor, converted to its dtype, in steps of a few MB.
 
-        `out`: contiguous, floating point, as many elements as the tensor, any shape and device. The pages of the
-        file are given back behind the reader, so that memory grows by no more than `out` itself. Raises
-        `ValueError` for an unsuitable `out`, `ModelFileError` when there is no such tensor.
+        `out`: contiguous, floating point, as many elements as the tensor, any shape and device; usual quantised types
+        travel as they are and are converted there. The pages of the file are given back behind the reader, so that
+        memory grows by no more than `out` itself. Raises `ValueError` for an unsuitable `out`, `ModelFileError` when
+        there is no such tensor.
         """
         info = self.tensor(name)
         if out.numel() != math.prod(info.shape) or not out.is_contiguous() or not out.is_floating_point():
             raise ValueError(f"{name!r} needs a contiguous floating-point tensor of {math.prod(info.shape)} elements, "
                              f"got {out.dtype} {list(out.shape)}")
         flat, done = out.detach().view(-1), 0
-        for raw in self._blocks(info):
+        for raw in self._blocks(info, pinned=out.is_cuda):
             if info.type in _TORCH_TYPES:
                 # Views of the same bytes: no float32 in between when `out` has the file's own type.
-                values = torch.from_numpy(raw).view(_TORCH_TYPES[info.type])
+                values = raw.to(out.device, non_blocking=True).view(_TORCH_TYPES[info.type])
+            elif info.type in KINDS:
+                blocks = raw.to(out.device, non_blocking=True).view(-1, gguf.GGML_QUANT_SIZES[info.type][1])
+                values = dequantise(blocks, info.type).view(-1)
             else:
-                values = torch.from_numpy(_dequantise(raw[None], info.type)[0])
+                values = torch.from_numpy(_dequantise(raw.numpy()[None], info.type)[0])
             flat[done:done + values.numel()].copy_(values)
             done += values.numel()
 
-    def _blocks(self, info: TensorInfo) -> Iterator[np.ndarray]:
-        """The tensor's bytes, in order, as copies of whole quantisation blocks; dropped from the map behind us."""
+    def _blocks(self, info: TensorInfo, pinned: bool) -> Iterator[torch.Tensor]:
+        """The tensor's bytes, uint8, in order, as copies of whole quantisation blocks; dropped from the map behind us.
+
+        pinned  in memory that a GPU fetches from by itself, while the next block is read
+        """
         block, block_bytes = gguf.GGML_QUANT_SIZES[info.type]
         step = max(1, BLOCK_ELEMENTS // block) * block_bytes
         for start in range(info.offset, info.offset + info.nbytes, step):
             length = min(step, info.offset + info.nbytes - start)
             # A copy, for torch wants writable memory and nothing may hold the map when it is closed.
-            yield np.array(np.frombuffer(self._map, np.uint8, length, start))
+            raw = torch.empty(length, dtype=torch.uint8, pin_memory=pinned)
+            raw.numpy()[:] = np.frombuffer(self._map, np.uint8, length, start)
             self._release(start, length)
+            yield raw
 
     def _release(self, start: int, length: int) -> None:
         if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows, where mapped pages are trimmed under pressure
