@@ -16,7 +16,7 @@ import soxr
 from faster_whisper import WhisperModel
 
 from tts_cli.engine import SpeechRequest
-from tts_cli.kokoro.g2p import spoken_form
+from tts_cli.english.spoken import spoken_form
 from tts_cli.loading import load_engine
 
 

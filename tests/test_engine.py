@@ -9,11 +9,11 @@ from factory import tiny_pair
 
 from tts_cli.device import resolve_device, resolve_dtype
 from tts_cli.engine import CancelToken, SpeechRequest
+from tts_cli.english.plain import plain
 from tts_cli.errors import ModelFileError, NothingToSpeak, TtsError, UsageError
 from tts_cli.loading import load_engine, open_engine
 from tts_cli.qwen3tts.codec import open_codec
 from tts_cli.qwen3tts.engine import Qwen3TTSEngine
-from tts_cli.qwen3tts.english import plain
 from tts_cli.qwen3tts.plan import BUDGET_BASE, BUDGET_PER_TOKEN
 from tts_cli.utterances import Utterance
 from tts_cli.voices import Voice

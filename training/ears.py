@@ -8,7 +8,7 @@ import numpy as np
 import soxr
 
 from training.features import RATE
-from tts_cli.kokoro.g2p import spoken_form
+from tts_cli.english.spoken import spoken_form
 
 
 class Ears:

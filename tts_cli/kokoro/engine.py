@@ -117,7 +117,7 @@ class KokoroEngine:
 
     def unread(self, request: SpeechRequest) -> list[str]:
         """See `Engine.unread`: words in scripts that English has no reading for."""
-        from tts_cli.kokoro.g2p import unread
+        from tts_cli.english.spoken import unread
 
         return unread(request.text) if self._letter(request, self._voice(request)) in "ab" else []
 

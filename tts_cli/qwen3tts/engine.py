@@ -18,8 +18,8 @@ import tts_cli
 from tts_cli import voice_store
 from tts_cli.device import resolve_device, resolve_dtype
 from tts_cli.engine import AudioChunk, CancelToken, Speech, SpeechRequest
+from tts_cli.english import plain
 from tts_cli.errors import UsageError
-from tts_cli.qwen3tts import english
 from tts_cli.qwen3tts.codec import NO_CODEC_ENCODER, embed_clip, encode_clip
 from tts_cli.qwen3tts.generate import speech
 from tts_cli.qwen3tts.layers import KVCache
@@ -138,11 +138,11 @@ class Qwen3TTSEngine:
 
     def parts(self, pieces: Iterable[Utterance]) -> Iterator[Utterance]:
         """See `Engine.parts`. Signs become words before their letters are counted."""
-        return at_most(self.pair.max_chars, english.plain_pieces(pieces) if self.pair.plain_english else pieces)
+        return at_most(self.pair.max_chars, plain.plain_pieces(pieces) if self.pair.plain_english else pieces)
 
     def unread(self, request: SpeechRequest) -> list[str]:
         """See `Engine.unread`: every byte has a token, but a model of plain English reads its letters alone."""
-        return english.unread(request.text) if self.pair.plain_english else []
+        return plain.unread(request.text) if self.pair.plain_english else []
 
     def load(self) -> None:
         """See `Engine.load`."""

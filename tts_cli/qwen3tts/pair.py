@@ -99,7 +99,7 @@ class Pair:
 
     @property
     def plain_english(self) -> bool:
-        """Whether it was trained on English words alone: `qwen3tts.english.plain` is what it reads."""
+        """Whether it was trained on English words alone: `english.plain.plain` is what it reads."""
         return self.talker.get("tts_cli.plain_english", bool, False)
 
     @property

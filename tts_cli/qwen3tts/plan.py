@@ -6,8 +6,8 @@ import numpy as np
 
 from tts_cli import voice_store
 from tts_cli.engine import SpeechRequest
+from tts_cli.english.plain import plain
 from tts_cli.errors import NothingToSpeak, UsageError
-from tts_cli.qwen3tts import english
 from tts_cli.qwen3tts.pair import SAME_CHECKPOINT, Pair, similarity
 from tts_cli.qwen3tts.prompt import Prompt, Reference, build_prompt
 from tts_cli.qwen3tts.sampling import SamplingOptions
@@ -37,7 +37,7 @@ def make_plan(pair: Pair, request: SpeechRequest, seed: int) -> Plan:
     if request.speed != 1:
         raise UsageError("speed: Qwen3-TTS chooses its own; Kokoro takes a speed (-m builtin)")
     text = clean_text(request.text)
-    if pair.plain_english and not (text := english.plain(written := text)):
+    if pair.plain_english and not (text := plain(written := text)):
         raise NothingToSpeak(f"nothing to speak in {written[:20]!r}: {pair.name} reads English")
     body = pair.tokenizer.encode(text)
     language = pair.special.language(request.language)

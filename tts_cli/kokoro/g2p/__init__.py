@@ -4,20 +4,15 @@
 written word with its whole reading, "$12.50" with "twelve dollars and fifty cents", so times can be given to words.
 """
 
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from typing import Protocol
 
+from tts_cli.english.symbols import PUNCTUATION, SYMBOLS, speakable
 from tts_cli.errors import UsageError
-from tts_cli.kokoro.g2p import measures, parts, written
-from tts_cli.kokoro.g2p.symbols import PUNCTUATION, SYMBOLS, speakable
 
-__all__ = ["G2P", "PUNCTUATION", "SYMBOLS", "Token", "english", "for_language", "phoneme_string", "speakable",
-           "spoken_form", "unread"]
-
-RULES = (*written.FIRST, *measures.RULES, *written.LAST)
+__all__ = ["G2P", "PUNCTUATION", "SYMBOLS", "Token", "english", "for_language", "phoneme_string", "speakable"]
 
 
 @dataclass(frozen=True)
@@ -38,18 +33,6 @@ class G2P(Protocol):
 def phoneme_string(tokens: list[Token]) -> str:
     """What the model reads for `tokens`."""
     return "".join(token.phonemes + " " * token.whitespace_after for token in tokens).strip()
-
-
-def spoken_form(text: str, british: bool = False) -> str:
-    """`text` in the words that are said for it: "$5 at 10:05" → "five dollars at ten oh five"."""
-    folded = parts.fold(text)
-    words = parts.spoken(folded, parts.parts(folded, RULES, british)).text
-    return re.sub(r" +(?=[,.;:!?…)])", "", " ".join(words.split()))
-
-
-def unread(text: str) -> list[str]:
-    """The words of `text` in scripts that English has no reading for; they are left out, so a caller can say so."""
-    return re.findall(r"[^\W\d_\u0000-\u024f\u0370-\u03ff\u1e00-\u1fff\ufb00-\ufb06]+", parts.fold(text))
 
 
 @lru_cache(maxsize=2)

@@ -1,6 +1,6 @@
 """English phonemes from the package `hibari-tts` (Apache-2.0): misaki's dictionaries and rules with a small tagger.
 
-Only its lexicon side is used. Numbers, symbols and quotes never reach it (see `written`): it misreads the words beside
+Only its lexicon side is used. Numbers, symbols and quotes never reach it (see `tts_cli.english`): it misreads the words beside
 a quote, fails on long digit runs, and takes cubic time on a long run without spaces.
 """
 
@@ -13,8 +13,10 @@ import hibari.g2p as hibari
 from hibari.g2p.oov import OOV
 from hibari.g2p.token import Tok
 
-from tts_cli.kokoro.g2p import RULES, Token, parts
-from tts_cli.kokoro.g2p.symbols import PUNCTUATION, speakable
+from tts_cli.english import parts
+from tts_cli.english.spoken import RULES
+from tts_cli.english.symbols import PUNCTUATION, speakable
+from tts_cli.kokoro.g2p import Token
 
 _QUOTES = '"“”'
 _LONGEST_GUESS = 24  # letters its network for unknown words sees at a time

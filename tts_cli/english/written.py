@@ -3,9 +3,9 @@
 import re
 import unicodedata
 
-from tts_cli.kokoro.g2p.measures import MONTHS, NUMBER, unit
-from tts_cli.kokoro.g2p.numbers import LONGEST, cardinal, code, digits, integer, number, ordinal, plural, roman, year
-from tts_cli.kokoro.g2p.parts import Rule
+from tts_cli.english.measures import MONTHS, NUMBER, unit
+from tts_cli.english.numbers import LONGEST, cardinal, code, digits, integer, number, ordinal, plural, roman, year
+from tts_cli.english.parts import Rule
 
 _LETTER = r"[^\W\d_]"
 _TOP_LEVEL = "com|org|net|edu|gov|mil|int|info|biz|io|ai|dev|app|co|me|tv|uk|us|ca|de|fr|it|es|nl|ch|at|au|nz|jp|cn|eu"

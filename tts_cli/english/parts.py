@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tts_cli.kokoro.g2p.symbols import SYMBOLS
+from tts_cli.english.symbols import SYMBOLS
 
 LONGEST_RUN = 40  # characters without a space: the lexicon's search for words in a run takes cubic time
 

@@ -1,9 +1,10 @@
-"""How written text is said: no package and no model is needed for these."""
+"""How written English is said: no package and no model is needed for these."""
 
 import pytest
 
-from tts_cli.kokoro.g2p import RULES, parts, spoken_form, unread
-from tts_cli.kokoro.g2p.numbers import cardinal, number, ordinal, roman, year
+from tts_cli.english import parts
+from tts_cli.english.numbers import cardinal, number, ordinal, roman, year
+from tts_cli.english.spoken import RULES, spoken_form, unread
 
 SAID = {
     # integers, decimals, negative numbers

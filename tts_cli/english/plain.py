@@ -27,7 +27,7 @@ def plain(text: str) -> str:
     Numbers and signs become the words that are said for them, abbreviations the names of their letters; letters lose
     their accents, quotes and brackets are left out. Text in other scripts leaves nothing (`unread` names it).
     """
-    from tts_cli.kokoro.g2p import spoken_form  # 19 ms, which models that read signs themselves need not pay
+    from tts_cli.english.spoken import spoken_form  # 19 ms, which models that read signs themselves need not pay
 
     text = unicodedata.normalize("NFKD", spoken_form(text).translate(_PLAIN))
     text = "".join(c for c in text if not unicodedata.combining(c))

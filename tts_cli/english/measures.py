@@ -3,8 +3,8 @@
 import re
 from unicodedata import normalize
 
-from tts_cli.kokoro.g2p.numbers import cardinal, number, ordinal, year
-from tts_cli.kokoro.g2p.parts import Rule
+from tts_cli.english.numbers import cardinal, number, ordinal, year
+from tts_cli.english.parts import Rule
 
 NUMBER = r"(?:\d{1,3}(?:,\d{2,3})*,\d{3}|\d+)(?:\.\d+)?"
 START = r"(?<![\w.,])(?<!\d[-:/])"  # not inside a word or a number

@@ -1,4 +1,4 @@
-"""The symbols Kokoro-82M can speak: the 114 entries of `vocab` in its config.json."""
+"""Phonemes that a text may give for a word, and Kokoro-82M can speak: the 114 entries of `vocab` in its config.json."""
 
 PUNCTUATION = ';:,.!?—…"()“”'
 STRESS = "ˈˌ"

@@ -1,0 +1,1 @@
+"""Written English in the words that are said for it, whoever speaks."""
