@@ -92,8 +92,10 @@ def test_a_session_with_the_model_of_the_package(terminal, tmp_path):
     child.sendline("/again")
     child.sendline("Good morning.")
     child.expect(SPOKEN + ".*finish eos")
-    child.sendline("/voice ref.wav")
-    child.expect("error: .*")
+    child.sendline("/voices")
+    child.expect(r"none(?! \(/voice)[^(]*tts>")  # and no word of cloning
+    child.sendline("/voice bob")
+    child.expect("error: .*'bob' is neither a file nor a known voice")
     child.sendline("/quit")
     assert ends(child) == 0
     assert (tmp_path / "a.wav").read_bytes() == (tmp_path / "b.wav").read_bytes()

@@ -338,7 +338,8 @@ class Session:
         self._say(f"voice: {getattr(voice, 'name', voice) or 'none'}; settings: {', '.join(changed) or 'defaults'}")
 
     def _do_voices(self) -> None:
-        self._say(" ".join(["none", *self.voices]) + " (/voice FILE clones another)")
+        clones = self._engine.done() and getattr(self._engine.result(), "default_clip", None) is not None
+        self._say(" ".join(["none", *self.voices]) + (" (/voice FILE clones another)" if clones else ""))
 
     def _do_help(self) -> None:
         self._say("\n".join(help_lines()))
