@@ -34,7 +34,7 @@ class Choice(ModelChoice):
             time.sleep(600)
         return FakeEngine(0.0 if self.dtype == "auto" else float(self.dtype))
 
-    def tell(self, told) -> None:
+    def tell(self, told, engine) -> None:
         pass
 
 
@@ -42,7 +42,7 @@ class FakeEngine:
     """Noise of the seed and the text: four chunks, or chunks without end."""
 
     sample_rate = RATE
-    default_clip = default_voice = None
+    default_clip = default_voice = first_run = None
     together = 1
     paths, languages, voice_names, unused = [], [], [], frozenset(("codes",))
 

@@ -221,6 +221,7 @@ class Engine(Protocol):
     default_voice: str | None  # the one of these that speaks when none is named
     unused: frozenset[str]   # fields of a request that make no difference, "codes" when chunks have none
     default_clip: Path | None  # a recording to clone when no voice is given, for models that would pick one at random
+    first_run: str | None    # what the first use on this machine takes a while for; None when that was done
     together: int            # so many utterances in turns take less time than one after another; 1: none do
 
     def check(self, request: SpeechRequest) -> None:

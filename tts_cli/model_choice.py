@@ -67,8 +67,10 @@ class ModelChoice:
         """With a name where nobody chose: another machine, with other packages, would take another default."""
         return replace(self, pair=(default_model(), None)) if self.pair is None else self
 
-    def tell(self, told: Notices) -> None:
-        """Say what speaks where nobody chose."""
+    def tell(self, told: Notices, engine: Engine) -> None:
+        """Say what speaks where nobody chose, and what the first run waits for."""
+        if engine.first_run is not None:
+            told.note(f"tts: {engine.first_run}, once; this takes some seconds")
         if self.pair is None:
             told.note(f"tts: {DEFAULT_MODEL[default_model()]}; {OTHER_MODELS}")
 

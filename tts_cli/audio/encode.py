@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from tts_cli.audio.ogg import Pages
 from tts_cli.audio.wav_stream import SAMPLE_BYTES, sample_bytes, to_int16, wav_header
 from tts_cli.errors import TtsError, UsageError
 
@@ -105,7 +106,7 @@ class SndfileEncoder:
 
         self._failure = soundfile.SoundFileError
         self._integers = spec.encoding == "PCM_16"
-        self._sink = _Sink(file)
+        self._sink = _Sink(file, spec.container == "OGG")
         try:
             self._encoder = soundfile.SoundFile(
                 self._sink, "w", samplerate=sample_rate, channels=1, format=spec.container, subtype=spec.encoding,
@@ -121,6 +122,7 @@ class SndfileEncoder:
 
     def finish(self) -> None:
         self._run(self._encoder.close)
+        self._sink.finish()
 
     def abandon(self) -> None:
         with suppress(self._failure):
@@ -137,15 +139,24 @@ class SndfileEncoder:
 
 class _Sink:
     """What libsndfile writes to. A callback must not raise (cffi would print a traceback and carry on), so the first
-    error is kept and `check` raises it, outside of libsndfile."""
+    error is kept and `check` raises it, outside of libsndfile.
 
-    def __init__(self, file: BinaryIO):
+    ogg  the data are Ogg pages, which get another number on their way
+    """
+
+    def __init__(self, file: BinaryIO, ogg: bool):
         self._file = file
         self._error: OSError | None = None
+        self._pages = Pages(file.write) if ogg else None
 
     def write(self, data: bytes) -> int:
-        self._do(self._file.write, data)
+        self._do(self._pages.write if self._pages else self._file.write, bytes(data))
         return len(data)
+
+    def finish(self) -> None:
+        if self._pages:
+            self._do(self._pages.flush)
+        self.check()
 
     def seek(self, offset: int, whence: int = 0) -> int:
         return self._do(self._file.seek, offset, whence) or 0

@@ -70,7 +70,7 @@ class BatchRun:
                 raise UsageError(f"{shown(self._manifest)} holds no row to speak")
             self._tell_of_columns(survey.kept)
             if survey.pending:
-                self._choice.tell(self._console)
+                self._choice.tell(self._console, engine)
             tally, wall = self._speak(batch, survey, engine)
             self._report(survey, tally, wall)
             if self._book is not None:

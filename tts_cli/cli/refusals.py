@@ -3,6 +3,7 @@
 import difflib
 import itertools
 import re
+from pathlib import Path
 
 _TEXT_AND_A_WORD = 'unexpected {word!r}: text goes after -p, in quotes: -p "{text}"; verbs are {verbs}'
 
@@ -47,6 +48,10 @@ def _no_such_verb(ctx, arguments: list[str], message: str) -> str:
         return f"unexpected {word!r}: did you mean the verb {closest[0]}?"
     if ctx.parent is not None:
         return f"{ctx.command_path} has no verb {word!r}; there are {', '.join(verbs)}"
+    if word == "help":
+        return "tts --help shows the options and verbs, tts VERB --help those of a verb"
+    if Path(word).is_file():
+        return f"unexpected {word!r}: a file is spoken with -f {word}"
     words = itertools.takewhile(lambda word: not word.startswith("-"), arguments[place:])
     prompt = ctx.params.get("prompt")
     text = " ".join([*([prompt] if prompt else []), *words])

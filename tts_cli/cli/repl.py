@@ -90,7 +90,7 @@ def _load(choice: ModelChoice, manner: Manner, voice: "Future", console: Console
     with o.flags_named():
         chosen = manner.with_voice_file(engine).request.voice
         engine.check(replace(manner.request, text="a", voice=chosen))
-    choice.tell(console)
+    choice.tell(console, engine)
     engine.load()
     voice.set_result(manner.voiced(engine, clip, console, None if console.quiet else say).request.voice)
     return engine

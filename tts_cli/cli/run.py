@@ -25,7 +25,7 @@ def ready(choice: ModelChoice, manner: Manner, text: str, outputs: Outputs, cons
         raise UsageError("--dump-codes: this model speaks without codes")
     with o.flags_named():
         manner.check(engine, text)
-    choice.tell(console)
+    choice.tell(console, engine)
     engine.load()
     return engine
 

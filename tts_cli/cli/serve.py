@@ -106,7 +106,7 @@ def serve(
     engine = choice.open(console)
     with o.flags_named():
         manner.check(engine, "a")
-    choice.tell(console)
+    choice.tell(console, engine)
     if parallel is None:
         parallel = _ON_CUDA if getattr(getattr(engine, "device", None), "type", "cpu") == "cuda" else 1
     if parallel > 1 and chunk_frames is None:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from tts_cli.cli.config import keys
+from tts_cli.cli.console import Console
 from tts_cli.errors import UsageError
 from tts_cli.flags import FLAGS, flags_named
 from tts_cli.loading import NAMES
@@ -55,8 +56,10 @@ def unset(ctx: typer.Context, key: Key) -> None:
 @app.command("list")
 def list_() -> None:
     """Print all values that are kept, one a line."""
-    for key, value in user_settings().items():
+    for key, value in (values := user_settings()).items():
         print(f"{key} = {_shown(value)}")
+    if not values:
+        Console().note("nothing is kept; tts config set KEY VALUE keeps an option")
 
 
 @app.command()
@@ -104,12 +107,26 @@ def _check(key: str, name: str, value) -> None:
         from tts_cli.device import resolve_device, resolve_dtype  # imports torch
 
         resolve_dtype(value, resolve_device("cpu")) if name == "dtype" else resolve_device(value)
+    elif name == "voice":
+        _check_voice(value)
     elif name in ("max_chars", "gap"):
         Manner(SpeechRequest(""), **{name: value}).pieces("a")
     elif name == "chunk_frames":
         SpeechRequest("", chunk_frames=parse_chunk_frames(value))
     elif field is not None and hasattr(SpeechRequest, field):
         SpeechRequest("", **{field: value})
+
+
+def _check_voice(voice: str) -> None:
+    """Refuse a file that is not there, and a name that the model that is kept does not know."""
+    from tts_cli.loading import open_engine
+    from tts_cli.manner import name_or_file
+
+    name, file = name_or_file(voice)
+    if file is not None and not file.is_file():
+        raise UsageError(f"voice: {voice}: no such file")
+    if name is not None and "hf-repo" not in user_settings():  # which may have to be downloaded first
+        open_engine(device="cpu").voice_paths(name)
 
 
 def _shown(value) -> str:

@@ -125,7 +125,10 @@ def print_devices() -> int:
     """`--list-devices`: a table on standard output, the default marked with a star."""
     from tts_cli.audio.play import output_devices
 
-    for device in output_devices():
+    devices = output_devices()
+    if not devices:
+        Console().note("no sound devices were found")
+    for device in devices:
         star = "*" if device.is_default else " "
         print(f"{star}{device.index:>4}  {device.name}  ({device.host_api}, {device.default_rate:.0f} Hz)")
     return 0

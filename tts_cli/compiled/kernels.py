@@ -13,6 +13,7 @@ team.py, delete `__pycache__/*.nb*`.
 
 import math
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from llvmlite import ir
@@ -26,6 +27,12 @@ from tts_cli.compiled.team import meet
 _FAST = {"reassoc", "contract", "nsz"}
 _TOKENS = 4  # vectors that share one unpacking of a row
 _TILE = 16  # rows that meet the same few tokens before the next ones come: all stay in the first-level cache
+
+
+def are_kept() -> bool:
+    """Whether an earlier run compiled these functions and numba kept them."""
+    folder = decode.stats.cache_path
+    return folder is not None and any(Path(folder).glob("kernels.decode-*.nbi"))
 
 
 def _cached(compiler, *arguments, **options):

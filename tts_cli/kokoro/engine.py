@@ -87,6 +87,11 @@ class KokoroEngine:
         return [self.weights, self.weights.with_name("config.json")]
 
     @property
+    def first_run(self) -> str | None:
+        unpacked = self.weights is not None or packages.cache_file().is_file()
+        return None if unpacked else "unpacking the built-in voice"
+
+    @property
     def voice_names(self) -> list[str]:
         return self.voices.names
 

@@ -78,6 +78,14 @@ class Qwen3TTSEngine:
         return [self.pair.talker.path, self.pair.mmproj.path]
 
     @property
+    def first_run(self) -> str | None:
+        if not (self.compiled and self.device.type == "cpu"):
+            return None
+        from tts_cli.compiled import kernels  # numba takes a while to import
+
+        return None if kernels.are_kept() else "compiling for this processor"
+
+    @property
     def languages(self) -> list[str]:
         return self.pair.special.public_languages
 

@@ -1,7 +1,7 @@
 """English phonemes from the package `hibari-tts` (Apache-2.0): misaki's dictionaries and rules with a small tagger.
 
-Only its lexicon side is used. Numbers, symbols and quotes never reach it (see `tts_cli.english`): it misreads the words beside
-a quote, fails on long digit runs, and takes cubic time on a long run without spaces.
+Only its lexicon side is used. Numbers, symbols and quotes never reach it (see `tts_cli.english`): it misreads the words
+beside a quote, fails on long digit runs, and takes cubic time on a long run without spaces.
 """
 
 import re
