@@ -8,6 +8,9 @@ import soundfile
 from cli_tools import tts
 from test_batch_run import manifest
 
+from tts_cli.audio.read import ForwardReader
+from tts_cli.batch import join as join_module
+
 RATE = 24000
 ROWS = [{"id": "a", "text": "Hello there.", "max_frames": 3, "chapter": "One"},
         {"id": "b", "text": "And again.", "max_frames": 4, "chapter": "One", "format": "flac"},
@@ -93,3 +96,14 @@ def test_books_that_are_refused(join, tmp_path, name, code, told):
     (tmp_path / "out").mkdir()
     run = join(ROWS, name)
     assert run.code == code and told in run.err and not list((tmp_path / "out").glob("*.wav"))
+
+
+def test_a_long_row_of_mp3_is_read_without_noise_at_borders(tmp_path, capfd):
+    """libsndfile must not seek between blocks: a frame of MP3 leans on those before it."""
+    samples = np.random.default_rng(0).uniform(-0.3, 0.3, 12 * 24000).astype(np.float32)
+    soundfile.write(tmp_path / "a.mp3", samples, 24000)
+    with ForwardReader(tmp_path / "a.mp3") as file:
+        expected = file.read(len(samples) + 1, dtype="float32")
+    blocks = list(join_module._samples(tmp_path / "a.mp3", "mp3", 24000))
+    assert len(blocks) > 2 and np.array_equal(np.concatenate(blocks), expected)
+    assert capfd.readouterr().err == ""

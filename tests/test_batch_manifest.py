@@ -149,6 +149,13 @@ def test_the_key_is_of_what_decides_the_sound(tmp_path):
     assert ready(tmp_path, {"id": "b"}).seed == ready(tmp_path, {}).seed != ready(tmp_path, {"text": "Other."}).seed
 
 
+def test_all_that_is_wrong_with_the_columns_of_a_row_is_told(tmp_path):
+    with pytest.raises(UsageError) as error:
+        ready(tmp_path, {"id": "../x", "text": " ", "seed": "x", "speed": "fast", "format": "aac"})
+    for words in ("id: ", "text: none given", "seed: ", "speed: ", "format: 'aac'"):
+        assert words in str(error.value)
+
+
 def test_the_take_does_not_depend_on_silence_and_format(tmp_path):
     text = "The first sentence is here. The second one follows after it, and is a little longer."
     rows = [ready(tmp_path, {"text": text} | options) for options in (

@@ -101,6 +101,9 @@ SAID = {
     "20 ℃ or 68℉, 5 ㎞, 3㎡ and 2 ㎏": "twenty degrees Celsius or sixty eight degrees Fahrenheit, five kilometers, "
                                         "three square meters and two kilograms",
     "in ℃, in ㎏, µ": "in degrees Celsius, in kilograms, micro",
+    "Mon.-Fri., Sat–Sun, Tue - Thu.": "Monday to Friday, Saturday to Sunday, Tuesday to Thursday.",
+    "42 Elm St. Tomorrow, 221B Baker St. Call. St. Paul": "forty two Elm Street. Tomorrow, two hundred twenty one B "
+                                                          "Baker Street. Call. Saint Paul",
     # marks
     "wait... no!!! yes?!": "wait… no! yes?",
     "one -- two - three": "one — two — three",

@@ -138,7 +138,7 @@ def _open(path: Path, name: str) -> BinaryIO:
     return io.BytesIO(data)
 
 
-class _ForwardReader(soundfile.SoundFile):
+class ForwardReader(soundfile.SoundFile):
     """`SoundFile.read` seeks after every block, which breaks MP3 (its frames lean on earlier ones: noise at each
     border) and a FLAC stream without a length. Read from front to back, no seek is needed."""
 
@@ -180,7 +180,7 @@ def _decode(file: BinaryIO, name: str, path: Path) -> tuple[np.ndarray, int]:
         raise UsageError(f"{name}: the file is empty")
     source = _Source(file)
     try:
-        with _ForwardReader(source) as clip:
+        with ForwardReader(source) as clip:
             rate = clip.samplerate
             _check_rate(name, rate)
             if clip.frames < 2**62:  # a stream without a length in its header claims more

@@ -57,7 +57,11 @@ def connect(address: str) -> None:
         own = {"include_dashboard": False} if address == "local" else {}
         ray.init(address=address, log_to_driver=False, configure_logging=False, **own)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise TtsError(f"--ray {address}: {' '.join(str(error).split())[:200]}") from None
+        hint = "" if address in ADDRESSES else "; one that asks for a token needs RAY_AUTH_MODE=token here, too"
+        raise TtsError(f"--ray {address}: {' '.join(str(error).split())[:200]}{hint}") from None
+    except BaseException:  # Ctrl-C: what has started must not stay
+        ray.shutdown()
+        raise
 
 
 def room(share: Share) -> int:

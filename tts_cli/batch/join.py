@@ -13,6 +13,7 @@ import numpy as np
 
 from tts_cli.audio import shown
 from tts_cli.audio.encode import FORMATS
+from tts_cli.audio.read import ForwardReader
 from tts_cli.audio.wav_stream import SAMPLE_BYTES
 from tts_cli.audio.write import check_output, choose_format, open_writer
 from tts_cli.batch.rows import Row
@@ -131,7 +132,7 @@ def _samples(path: Path, format: str, sample_rate: int) -> Iterator[np.ndarray]:
                 while data := file.read(_BLOCK * SAMPLE_BYTES[spec.encoding]):
                     yield _floats(np.frombuffer(data, _RAW[spec.encoding]))
             return
-        with soundfile.SoundFile(path) as file:
+        with ForwardReader(path) as file:
             if file.samplerate != sample_rate:
                 raise TtsError(f"{shown(path)}: {file.samplerate} Hz where the model speaks at {sample_rate}")
             dtype = "int16" if file.subtype == "PCM_16" else "float32"

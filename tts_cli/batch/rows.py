@@ -10,7 +10,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -131,16 +131,21 @@ class Rows:
         self._named_voice = lru_cache(1024)(lambda spec: [spec, *map(input_digest, engine.voice_paths(spec))])
 
     def row(self, entry: Entry) -> Row:
-        """Raises `UsageError` saying what is wrong with the entry."""
-        fields = _named(entry.fields)
-        identity = _checked_id(fields.pop("id", None))
-        text = fields.pop("text", None)
-        if not isinstance(text, str) or not text.strip():
-            raise UsageError("text: none given")
-        if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
-            raise UsageError(f"text: longer than {MAX_TEXT_BYTES >> 20} MiB; divide it into rows")
-        text = clean_text(text)
-        own = {name: _parsed(name, fields.pop(name), kind) for name, kind in COLUMNS.items() if name in fields}
+        """Raises `UsageError` saying all that is wrong with the entry's columns, or with what they say together."""
+        fields, wrong = _named(entry.fields), []
+
+        def checked(check: Callable, *arguments):
+            try:
+                return check(*arguments)
+            except UsageError as error:
+                wrong.append(str(error))
+
+        identity = checked(_checked_id, fields.pop("id", None))
+        text = checked(_checked_text, fields.pop("text", None))
+        own = {name: checked(_parsed, name, fields.pop(name), kind) for name, kind in COLUMNS.items() if name in fields}
+        checked(check_format, stated(own))
+        if wrong:
+            raise UsageError("; ".join(wrong))
         options = self._over_defaults(own)
         check_format(options)
         key, seed = self._key_and_seed(text, options)
@@ -195,6 +200,14 @@ class Rows:
 
 def _digest(content) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _checked_text(text) -> str:
+    if not isinstance(text, str) or not text.strip():
+        raise UsageError("text: none given")
+    if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
+        raise UsageError(f"text: longer than {MAX_TEXT_BYTES >> 20} MiB; divide it into rows")
+    return clean_text(text)
 
 
 def _is_path(name: str, value) -> bool:

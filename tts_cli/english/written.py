@@ -49,6 +49,10 @@ _ABBREVIATIONS = _TITLES | _NUMBERED_THINGS | _LAST_WORDS | {
     "'cause": "because",
 } | {f"{month[:3]}.": month for month in MONTHS if month != "May"} | {"Sept.": "September"}
 
+_DAYS = {day[:3]: day for day in (
+    "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")}
+_DAY = r"(?:Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun)\.?"
+
 _SENTENCE_STARTS = frozenset((
     "A", "And", "At", "But", "He", "I", "If", "In", "It", "My", "On", "Our", "She", "So", "That", "The", "Then",
     "There", "They", "This", "We", "When", "You"))
@@ -96,6 +100,10 @@ def _street_or_saint(match: re.Match, british: bool) -> str:
     if not name:
         return "Street" + "." * (not match.string[match.end():].strip())
     return f"Street. {name}"
+
+
+def _day(match: re.Match, british: bool) -> str:
+    return _DAYS[match["say"][:3]] + "." * (match["say"].endswith(".") and not match.string[match.end():].strip())
 
 
 def _fraction(match: re.Match, british: bool) -> str:
@@ -198,8 +206,12 @@ FIRST = (
     _rule(rf"(?<![\w.@-])(?:[A-Za-z0-9-]{{1,63}}\.){{1,4}}(?:{_TOP_LEVEL})\b(?:/{_PATH}{{0,2000}}[\w/])?(?![\w@]|\.\w)",
           lambda m, gb: _address(m, gb) if re.search("[A-Za-z]{2}", m[0].rpartition(".")[0]) else None),
     _rule(rf"\d{{{LONGEST + 1},}}", lambda m, gb: digits(m[0])),
+    _rule(rf"\b(?P<say>{_DAY})(?= ?[-–] ?{_DAY}(?!\w))", _day),
+    _rule(rf"\b{_DAY}(?P<say> ?[-–] ?)(?={_DAY}(?!\w))", _fixed(" to ")),
+    _rule(rf"(?:(?<=[-–])|(?<=[-–] ))(?P<say>{_DAY})(?!\w)", _day),
     _rule(rf"(?<![\w.])(?:{'|'.join(re.escape(a) for a in sorted(_ABBREVIATIONS, key=len, reverse=True))})(?!\w)",
           _abbreviation),
+    _rule(r"(?<![\w.-])\d+[A-Za-z]? (?:[NSEW]\.? )?(?:[A-Z]\w+ ){1,3}(?P<say>St\.)(?= [A-Z])", _fixed("Street.")),
     _rule(r"(?<![\w.])St\.(?P<name> ?[A-Z]\w*)?", _street_or_saint),
     _rule(r"№ ?|(?<!\w)(?:No\. ?|#)(?=\d)", _fixed("number ")),
     _rule(r"(?<![\w&])#(?=[^\W\d])", _fixed("hashtag ")),
