@@ -22,6 +22,7 @@ def kept(tmp_path, monkeypatch):
     ("device", "foo", "auto, cpu, cuda"), ("dtype", "int4", "float32, bfloat16"),
     ("chunk-frames", "1,a", "whole numbers"), ("chunk-frames", "0", "the least is 1"),
     ("text-mode", "wide", "full, streaming"), ("speed", "9", "the most is 4"),
+    ("voice", "bobby", "bobby"), ("voice", "no/such.pt", "no such file"),
     ("temp", "nan", "finite"), ("seed", "1.5", "a whole number"), ("greedy", "maybe", "on or off")])
 def test_what_no_run_could_use_is_not_kept(key, value, words):
     run = tts("config", "set", key, value)

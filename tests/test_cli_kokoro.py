@@ -180,16 +180,16 @@ def config(*arguments):
 
 
 def test_settings_are_kept_and_forgotten(model):
-    assert config("list") == "" and config("path") == str(settings_file())
+    assert tts("config", "list").out == b"" and config("path") == str(settings_file())
     config("set", "speed", "1.5")
-    config("set", "voice", 'odd "name" \\ ü')
+    config("set", "instruct", 'odd "words" \\ ü')
     config("set", "greedy", "on")
     config("set", "seed", "7")
-    assert config("list").splitlines() == ["speed = 1.5", 'voice = odd "name" \\ ü', "greedy = true", "seed = 7"]
+    assert config("list").splitlines() == ["speed = 1.5", 'instruct = odd "words" \\ ü', "greedy = true", "seed = 7"]
     assert config("get", "speed") == "1.5"
     config("unset", "speed")
     assert "speed" not in config("list")
-    for key in ("voice", "greedy", "seed"):
+    for key in ("instruct", "greedy", "seed"):
         config("unset", key)
     assert not settings_file().exists()
 

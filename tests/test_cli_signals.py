@@ -137,4 +137,4 @@ def test_a_config_may_come_through_a_pipe(pair, out):
     os.mkfifo(out / "pipe")
     line = f'echo "temp = 1{"0" * 5}" > "{out}/pipe" & "$@"'
     done = shell(line, "--config", out / "pipe", "-m", pair[0], "--no-voice", "-p", "a", "-o", out / "a.wav")
-    assert done.returncode == 2 and b"--temp: 100000.0 is too large" in done.stderr
+    assert done.returncode == 2 and b"pipe: temp: 100000.0 is too large" in done.stderr

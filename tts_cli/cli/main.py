@@ -48,7 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
         with signals_unwind():
             code = with_plain_help(get_command(app))(args=arguments, prog_name="tts", standalone_mode=False,
                                                      obj=origins) or 0
-        sys.stdout.flush()  # where a reader that went away is noticed
+        if sys.stdout is not None:
+            sys.stdout.flush()  # where a reader that went away is noticed
         return _interrupted() if code == EXIT_INTERRUPTED else code
     except TtsError as error:
         if _is_closed_pipe(error):
