@@ -54,3 +54,16 @@ def test_decode_text_names_the_place_of_a_bad_byte():
 def test_decode_text_recognises_utf16(raw):
     with pytest.raises(UsageError, match="UTF-16"):
         decode_text(raw, "standard input")
+
+
+@pytest.mark.parametrize("raw, what", [
+    (b"%PDF-1.4\nHello", "a PDF"), (b"PK\x03\x04 docx", "docx"), (b"{\\rtf1 Hello}", "RTF"),
+    (b"RIFF\xff\x00", "audio"), (b"ID3\x03\xff\xfb", "audio"), (b"GGUF\x03\xff", "a model")])
+def test_decode_text_names_what_is_no_text(raw, what):
+    with pytest.raises(UsageError, match=f"-f a: this is .*{what}"):
+        decode_text(raw, "-f a")
+
+
+@pytest.mark.parametrize("text", ["RIFF is a container.", "GGUF files are read.", "ID3 tags, OggS and fLaC."])
+def test_a_text_may_speak_of_such_kinds(text):
+    assert decode_text(text.encode(), "--prompt") == text

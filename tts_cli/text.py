@@ -9,9 +9,10 @@ import unicodedata
 from tts_cli.errors import NothingToSpeak, UsageError
 
 MAX_TEXT_BYTES = 16 << 20
-_NO_TEXT = {b"%PDF-": "a PDF", b"PK\x03\x04": "a document or archive (docx, odt, epub, zip)", b"{\\rtf": "RTF",
-            b"\xd0\xcf\x11\xe0": "an old Office document", b"RIFF": "audio or video", b"fLaC": "audio",
-            b"ID3": "audio", b"OggS": "audio", b"GGUF": "a model"}
+# How no text begins, and how bytes begin that are no text but might be told by it.
+_DOCUMENTS = {b"%PDF-": "a PDF", b"PK\x03\x04": "a document or archive (docx, odt, epub, zip)", b"{\\rtf": "RTF"}
+_BINARY = {b"\xd0\xcf\x11\xe0": "an old Office document", b"RIFF": "audio or video", b"fLaC": "audio",
+           b"ID3": "audio", b"OggS": "audio", b"GGUF": "a model"}
 # ESC [ … final byte (colours, cursor), ESC ] … BEL or ESC \ (titles, links), then any other two-byte escape.
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _LINE_END = re.compile("\r\n|[\r\x85\u2028\u2029]")
@@ -25,16 +26,21 @@ def decode_text(raw: bytes, where: str) -> str:
     Raises `UsageError` naming `where` and the offset of the first byte that is not UTF-8, or what the bytes are instead
     of text.
     """
-    for start, what in _NO_TEXT.items():
-        if raw.startswith(start):
-            raise UsageError(f"{where}: this is {what}; save its text as plain text, and speak that")
+    _refuse_other_kinds(raw, _DOCUMENTS, where)
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise UsageError(f"{where}: this looks like UTF-16; save the text as UTF-8")
     try:
         return raw.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
+        _refuse_other_kinds(raw, _BINARY, where)
         raise UsageError(f"{where}: byte {raw[error.start]:#04x} at offset {error.start} is not UTF-8; "
                          "save the text as UTF-8") from None
+
+
+def _refuse_other_kinds(raw: bytes, kinds: dict[bytes, str], where: str) -> None:
+    for start, what in kinds.items():
+        if raw.startswith(start):
+            raise UsageError(f"{where}: this is {what}; save its text as plain text, and speak that")
 
 
 def clean_text(text: str) -> str:

@@ -150,7 +150,7 @@ class _Sink:
         self._pages = Pages(file.write) if ogg else None
 
     def write(self, data: bytes) -> int:
-        self._do(self._pages.write if self._pages else self._file.write, bytes(data))
+        self._do(self._pages.write if self._pages else self._file.write, data)
         return len(data)
 
     def finish(self) -> None:

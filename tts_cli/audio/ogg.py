@@ -5,11 +5,13 @@ never be the same file. Numbers of different speech differ, as streams that foll
 import struct
 import zlib
 from collections.abc import Callable
+from functools import cache
 
 _HEADER = 27  # bytes before the table of segments
 _NUMBER, _CRC = slice(14, 18), slice(22, 26)
 
 
+@cache
 def _table() -> list[int]:
     """Ogg's own checksum (RFC 3533): polynomial 0x04c11db7, highest bit first."""
     entries = []
@@ -21,14 +23,11 @@ def _table() -> list[int]:
     return entries
 
 
-_TABLE = _table()
-
-
 def checksum(page: bytes) -> int:
     """Of a page whose own field is zero."""
-    value = 0
+    table, value = _table(), 0
     for byte in page:
-        value = (value << 8 & 0xFFFFFFFF) ^ _TABLE[value >> 24 ^ byte]
+        value = (value << 8 & 0xFFFFFFFF) ^ table[value >> 24 ^ byte]
     return value
 
 

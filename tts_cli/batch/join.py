@@ -13,7 +13,6 @@ import numpy as np
 
 from tts_cli.audio import shown
 from tts_cli.audio.encode import FORMATS
-from tts_cli.audio.read import ForwardReader
 from tts_cli.audio.wav_stream import SAMPLE_BYTES
 from tts_cli.audio.write import check_output, choose_format, open_writer
 from tts_cli.batch.rows import Row
@@ -124,6 +123,8 @@ def _quoted(title: str) -> str:
 def _samples(path: Path, format: str, sample_rate: int) -> Iterator[np.ndarray]:
     """float32 blocks of a row's file. Raises `TtsError` when it cannot be read or has another rate."""
     import soundfile
+
+    from tts_cli.audio.read import ForwardReader
 
     spec = FORMATS[format]
     try:

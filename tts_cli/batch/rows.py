@@ -143,11 +143,10 @@ class Rows:
         identity = checked(_checked_id, fields.pop("id", None))
         text = checked(_checked_text, fields.pop("text", None))
         own = {name: checked(_parsed, name, fields.pop(name), kind) for name, kind in COLUMNS.items() if name in fields}
-        checked(check_format, stated(own))
+        checked(check_format, stated({**self._defaults, **own}))
         if wrong:
             raise UsageError("; ".join(wrong))
         options = self._over_defaults(own)
-        check_format(options)
         key, seed = self._key_and_seed(text, options)
         return Row(entry.line, identity, text, options, fields, key, options.pop("seed", seed),
                    paragraph=entry.paragraph)

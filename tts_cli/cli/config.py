@@ -21,7 +21,6 @@ RELATIVE_TO_THE_CONFIG = {"model", "mmproj", "speaker_file"}
 MODEL_NAMES = {"model", "hf_repo"}
 GO_WITH_THE_MODEL = {*MODEL_NAMES, "mmproj", "voice"}
 _SETTINGS = "tts_cli.settings"
-_ORIGINS = "tts_cli.origins"
 _UNUSABLE = "tts_cli.unusable"
 _KIND_NAMES = {str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
 
@@ -64,10 +63,10 @@ def use_config(ctx: typer.Context, given: str | None) -> str | None:
     if values.keys() & MODEL_NAMES:  # another model than the one that is set
         settings = {name: value for name, value in settings.items() if name not in GO_WITH_THE_MODEL}
     ctx.meta[_SETTINGS] = settings.keys() - values.keys()
-    ctx.meta[_ORIGINS] = {**dict.fromkeys(settings, settings_file()), **dict.fromkeys(values, path)}
+    files = {**dict.fromkeys(settings, settings_file()), **dict.fromkeys(values, path)}
     _origins(ctx).clear()
-    _origins(ctx).update({flag.removeprefix("--"): (ctx.meta[_ORIGINS][parameter.name], parameter.opts)
-                          for parameter in ctx.command.params if parameter.name in ctx.meta[_ORIGINS]
+    _origins(ctx).update({flag.removeprefix("--"): (files[parameter.name], parameter.opts)
+                          for parameter in ctx.command.params if parameter.name in files
                           for flag in parameter.opts if flag.startswith("--")})
     ctx.default_map = {**(ctx.default_map or {}), **settings, **values}
     return path
@@ -109,7 +108,7 @@ def check_configured(ctx: typer.Context, name: str, value: str | None) -> None:
     source = ctx.get_parameter_source(name)
     if source is None or source.name != "DEFAULT_MAP" or value in (None, *NAMES) or Path(value).exists():
         return
-    raise UsageError(f"{ctx.meta[_ORIGINS][name]}: {name} is {shown(value)}, and there is no such file")
+    raise UsageError(f"{_origins(ctx)[name][0]}: {name} is {shown(value)}, and there is no such file")
 
 
 def _defaults(ctx: typer.Context, path: Path) -> dict:

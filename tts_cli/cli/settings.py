@@ -103,10 +103,14 @@ def _check(key: str, name: str, value) -> None:
     field = next((field for field, flag in FLAGS.items() if flag == f"--{key}"), None)
     if name == "threads":
         check_threads(value)
-    elif name in ("device", "dtype"):
-        from tts_cli.device import resolve_device, resolve_dtype  # imports torch
+    elif name == "device":
+        from tts_cli.device import resolve_device  # imports torch
 
-        resolve_dtype(value, resolve_device("cpu")) if name == "dtype" else resolve_device(value)
+        resolve_device(value)
+    elif name == "dtype":
+        from tts_cli.device import resolve_device, resolve_dtype
+
+        resolve_dtype(value, resolve_device("cpu"))
     elif name == "voice":
         _check_voice(value)
     elif name in ("max_chars", "gap"):

@@ -77,7 +77,7 @@ def _many(unit: str) -> str:
     return f"{head} per {rest}" if rest else head
 
 
-def unit(sign: str) -> str:
+def unit_name(sign: str) -> str:
     """What a unit is called without a number; "" for what is none."""
     return _many(_UNITS[sign]) if sign in _UNITS else ""
 

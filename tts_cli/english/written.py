@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from tts_cli.english.measures import MONTHS, NUMBER, unit
+from tts_cli.english.measures import MONTHS, NUMBER, unit_name
 from tts_cli.english.numbers import LONGEST, cardinal, code, digits, integer, number, ordinal, plural, roman, year
 from tts_cli.english.parts import Rule
 
@@ -38,19 +38,16 @@ _LAST_WORDS = {  # their dot can be the end of the sentence
     "Ave.": "Avenue", "Blvd.": "Boulevard", "Rd.": "Road", "Hwy.": "Highway", "a.k.a.": "also known as",
     "et al.": "and others",
 }
+_DAYS = {day[:3]: day for day in ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")}
 _ABBREVIATIONS = _TITLES | _NUMBERED_THINGS | _LAST_WORDS | {
     "Co.": "Company", "Apt.": "Apartment", "Bldg.": "Building", "Bros.": "Brothers", "Dept.": "Department",
     "Univ.": "University", "Govt.": "Government", "approx.": "approximately", "vs.": "versus", "vs": "versus",
     "cf.": "compare", "e.g.": "for example", "i.e.": "that is", "w/o": "without", "w/": "with",
-    "aka": "also known as", "n/a": "not applicable", "N/A": "not applicable", "Mon.": "Monday", "Tue.": "Tuesday",
-    "Tues.": "Tuesday", "Wed.": "Wednesday", "Thu.": "Thursday", "Thurs.": "Thursday", "Fri.": "Friday",
-    "Sat.": "Saturday", "C++": "C plus plus", "C#": "C sharp", "F#": "F sharp", ".NET": "dot net",
-    "24/7": "twenty four seven", "9/11": "nine eleven", "50/50": "fifty fifty", "'n'": "and", "'em": "them",
-    "'cause": "because",
-} | {f"{month[:3]}.": month for month in MONTHS if month != "May"} | {"Sept.": "September"}
-
-_DAYS = {day[:3]: day for day in (
-    "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")}
+    "aka": "also known as", "n/a": "not applicable", "N/A": "not applicable", "C++": "C plus plus",
+    "C#": "C sharp", "F#": "F sharp", ".NET": "dot net", "24/7": "twenty four seven", "9/11": "nine eleven",
+    "50/50": "fifty fifty", "'n'": "and", "'em": "them", "'cause": "because",
+} | {f"{month[:3]}.": month for month in MONTHS if month != "May"} | {"Sept.": "September"} | {
+    f"{short}.": _DAYS[short[:3]] for short in ("Mon", "Tue", "Tues", "Wed", "Thu", "Thurs", "Fri", "Sat")}
 _DAY = r"(?:Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun)\.?"
 
 _SENTENCE_STARTS = frozenset((
@@ -164,7 +161,7 @@ def _symbol(match: re.Match, british: bool) -> str:
     c = match[0]
     if c in _SYMBOLS:
         return f" {_SYMBOLS[c]} "
-    if name := unit(c):
+    if name := unit_name(c):
         return f" {name} "
     name = unicodedata.name(c, "")
     if name.startswith("GREEK ") and " LETTER " in name:

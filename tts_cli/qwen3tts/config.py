@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tts_cli.audio.mel import MELS
 from tts_cli.engine import SpeechRequest
 from tts_cli.errors import ModelFileError, UsageError
-from tts_cli.gguf.file import GGUFFile
+from tts_cli.gguf.file import REQUIRED, GGUFFile
 from tts_cli.qwen3tts.code2wav import Code2WavConfig
 from tts_cli.qwen3tts.codec_encoder import CodecEncoderConfig
 from tts_cli.qwen3tts.layers import TransformerConfig
@@ -208,16 +208,16 @@ def _transformer(file: GGUFFile, prefix: str, *, hidden: int, head_dim: int, eps
         head_dim=head_dim, rope_theta=rope_theta, rms_eps=_positive(file, f"{prefix}.{eps_key}"))
 
 
-def _size(file: GGUFFile, key: str, default: int | None = None, most: int = 2**17, least: int = 1) -> int:
+def _size(file: GGUFFile, key: str, default: int = REQUIRED, most: int = 2**17, least: int = 1) -> int:
     """A positive integer key."""
-    value = file.get(key, int) if default is None else file.get(key, int, default)
+    value = file.get(key, int, default)
     if not least <= value <= most:
         raise ModelFileError(f"{file.path}: {key} = {value} is out of range ({least} to {most})")
     return value
 
 
-def _positive(file: GGUFFile, key: str, default: float | None = None) -> float:
-    value = file.get(key, float) if default is None else file.get(key, float, default)
+def _positive(file: GGUFFile, key: str, default: float = REQUIRED) -> float:
+    value = file.get(key, float, default)
     if value <= 0:
         raise ModelFileError(f"{file.path}: {key} = {value} must be greater than 0")
     return value
