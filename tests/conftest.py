@@ -4,6 +4,8 @@ import os
 
 # Before torch is imported: matrices this small are slower with threads, much slower on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Before a library of the tests imports numba, see tts_cli/compiled/__init__.py.
+os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
 
 import numpy as np
 import pytest

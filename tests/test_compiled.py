@@ -1,6 +1,10 @@
 """The compiled CPU kernels against gguf's dequantisers and torch's modules."""
 
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -257,3 +261,14 @@ def test_without_a_folder_for_the_cache_the_functions_are_compiled_anew(monkeypa
             raise RuntimeError("cannot cache function: no locator available")
         return lambda function: function
     assert kernels._cached(refuse, nogil=True)(len) is len
+
+
+def test_compiling_leaves_the_standard_streams_alone():
+    """It may run beside a thread that has replaced them; numba touches them where it finds colorama."""
+    program = ("import sys, types\nsys.modules['colorama'] = types.ModuleType('colorama')\n"
+               "sys.modules['colorama'].__version__ = '0.4.6'\nfrom tts_cli.compiled import kernels\n"
+               "from numba.core.errors import termcolor\nassert termcolor().errmsg('a') == 'a'")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    done = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parent.parent, env=environment,
+                          capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
