@@ -2,6 +2,7 @@
 
 import io
 import sys
+import threading
 from dataclasses import dataclass
 from unittest import mock
 
@@ -32,9 +33,18 @@ class Stream(io.TextIOWrapper):
 
 def tts(*arguments, stdin: bytes = b"", stdin_is_terminal: bool = False, terminal: bool = False,
         encoding: str = "utf-8") -> Run:
-    """The exit code and what was written. `terminal`: stderr says that it is one."""
+    """The exit code and what was written. `terminal`: stderr says that it is one.
+
+    A process would end here even while its worker loads a model; in a test that one would go on into the next test,
+    with its messages and what is patched there.
+    """
+    before = set(threading.enumerate())
     out, err = Stream(encoding=encoding), Stream(terminal=terminal, encoding=encoding)
     given = Stream(stdin, terminal=stdin_is_terminal, encoding=encoding)
     with mock.patch.multiple(sys, stdin=given, stdout=out, stderr=err):
         code = main([str(argument) for argument in arguments])
+        for thread in set(threading.enumerate()) - before:
+            if thread.name == "tts worker":
+                thread.join(60)
+                assert not thread.is_alive()
     return Run(code, out.buffer.getvalue(), err.buffer.getvalue().decode(encoding))

@@ -16,6 +16,7 @@ import tts_cli
 from tts_cli import bench
 from tts_cli.cli import options
 from tts_cli.cli.config import presets
+from tts_cli.compiled import kernels
 from tts_cli.engine import SpeechRequest
 from tts_cli.kokoro import packages
 from tts_cli.qwen3tts import engine as qwen3tts
@@ -246,6 +247,14 @@ def test_unexpected_failures_are_one_line_and_v_shows_the_traceback(pair, tmp_pa
     run = tts(*arguments, "-v")
     assert run.code == 1 and "Traceback" in run.err
     assert not (tmp_path / "a.wav").exists()
+
+
+def test_the_first_run_says_what_it_waits_for(pair, tmp_path, monkeypatch):
+    waits = "tts: compiling for this processor, once; this takes some seconds\n"
+    for kept in (False, True):
+        monkeypatch.setattr(kernels, "are_kept", lambda kept=kept: kept)
+        run = tts("-m", pair[0], "-p", "a", "-n", "2", "-o", tmp_path / "a.wav")
+        assert run.code == 0 and (waits in run.err) is not kept
 
 
 @pytest.mark.parametrize("arguments, variable, expected", [
