@@ -14,7 +14,7 @@ from factory import tiny_pair
 from gguf import GGMLQuantizationType as Kind
 
 from tts_cli.compiled import kernels
-from tts_cli.compiled.dots import UNITS
+from tts_cli.compiled.formats import FORMATS
 from tts_cli.compiled.matrix import Matrix, usable
 from tts_cli.compiled.team import Team
 from tts_cli.engine import SpeechRequest
@@ -53,7 +53,7 @@ def vectors(count: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(count).standard_normal((count, COLUMNS)).astype(np.float32))
 
 
-@pytest.mark.parametrize("kind", UNITS, ids=lambda kind: Kind(kind).name)
+@pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: Kind(kind).name)
 def test_products_equal_dequantised_rows(kind, team):
     raw = stored(kind)
     exact = vectors(11).numpy().astype(np.float64) @ gguf.quants.dequantize(raw, kind).astype(np.float64).T
@@ -61,7 +61,7 @@ def test_products_equal_dequantised_rows(kind, team):
     assert np.abs(found - exact).max() <= 1e-6 * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("kind", UNITS, ids=lambda kind: Kind(kind).name)
+@pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: Kind(kind).name)
 def test_a_product_does_not_depend_on_its_company(kind, team):
     """Alone or among others, by any number of threads: the same bits."""
     matrix = Matrix(stored(kind), Kind(kind), (ROWS, COLUMNS), team)

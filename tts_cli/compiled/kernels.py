@@ -7,8 +7,8 @@ so neither do the samples.
 Matrices come as numbers, int64 [5]: function for their type, address, bytes per row, rows, columns; `Matrix` makes
 these and keeps the memory alive. Vectors and results are float32 arrays.
 
-numba keeps what it compiled beside the sources, by the file of the outermost function: after an edit in dots.py or
-team.py, delete `__pycache__/*.nb*`.
+numba keeps what it compiled beside the sources, by the file of the outermost function: after an edit in formats.py,
+dots.py or team.py, delete `__pycache__/*.nb*`.
 """
 
 import math
@@ -20,12 +20,13 @@ from llvmlite import ir
 from numba import carray, cfunc, njit, types
 from numba.extending import intrinsic
 
-from tts_cli.compiled import UNIT
 from tts_cli.compiled.dots import dots
+from tts_cli.compiled.formats import FORMATS, LANES
 from tts_cli.compiled.team import meet
 
 _FAST = {"reassoc", "contract", "nsz"}
 _TOKENS = 4  # vectors that share one unpacking of a row
+_DIVISORS = np.float32([256 ** j for j in range(4)])  # see `formats`
 _TILE = 16  # rows that meet the same few tokens before the next ones come: all stay in the first-level cache
 
 
@@ -45,29 +46,63 @@ def _cached(compiler, *arguments, **options):
     return decorate
 
 
+@intrinsic
+def _pointer(typing_context, address):
+    def emit(context, b, signature, arguments):
+        return b.inttoptr(arguments[0], context.get_value_type(types.voidptr))
+    return types.voidptr(types.intp), emit
+
+
+@njit(nogil=True)
+def _arranged(x, columns, width, order):
+    """Vectors [n, at least `columns`] in the order of a `Format`, [n, inputs of a row]."""
+    if len(order) == 0:
+        return x
+    out = np.empty((len(x), columns // width * (order.size + len(order) * LANES)), np.float32)
+    for t in range(len(x)):
+        at = 0
+        for start in range(0, columns, width):
+            for group in range(len(order)):
+                last = at + order[group].size
+                out[t, last:last + LANES] = 0
+                for vector in range(order.shape[1]):
+                    for lane in range(LANES):
+                        value = x[t, start + order[group, vector, lane]]
+                        out[t, at + lane] = value / _DIVISORS[vector]
+                        out[t, last + lane] += value
+                    at += LANES
+                at += LANES
+    return out
+
+
 @cache
 def rows_times(kind: int):
     """The C function for matrices of that type: rows `first` to `last` times n vectors, y[t, r] for all t.
 
     Compiled when the first such matrix is made: no file has all types.
     """
+    width, order = FORMATS[kind].columns, FORMATS[kind].order
+
     @_cached(cfunc, types.void(*[types.intp] * 10))
-    def times(address, row_bytes, units, first, last, x, x_step, n, y, y_step):
+    def times(address, row_bytes, columns, first, last, x, x_step, n, y, y_step):
+        blocks = columns // width
+        vectors = _arranged(carray(_pointer(x), (n, x_step // 4), np.float32), columns, width, order)
+        step = vectors.strides[0]
         for start in range(first, last, _TILE):
             end = min(start + _TILE, last)
             for t in range(0, n - _TOKENS + 1, _TOKENS):
                 for r in range(start, end):
-                    dots(kind, _TOKENS, address + r * row_bytes, x + t * x_step, x_step, units,
+                    dots(kind, _TOKENS, address + r * row_bytes, vectors.ctypes.data + t * step, step, blocks,
                          y + t * y_step + 4 * r, y_step)
             for t in range(n - n % _TOKENS, n):
                 for r in range(start, end):
-                    dots(kind, 1, address + r * row_bytes, x + t * x_step, x_step, units,
+                    dots(kind, 1, address + r * row_bytes, vectors.ctypes.data + t * step, step, blocks,
                          y + t * y_step + 4 * r, y_step)
     return times
 
 
 @intrinsic
-def _multiply(typing_context, function, address, row_bytes, units, first, last, x, x_step, n, y, y_step):
+def _multiply(typing_context, function, address, row_bytes, columns, first, last, x, x_step, n, y, y_step):
     """Call what `rows_times` gave, by its address."""
     def emit(context, b, signature, arguments):
         word = context.get_value_type(types.intp)
@@ -77,18 +112,11 @@ def _multiply(typing_context, function, address, row_bytes, units, first, last, 
     return types.void(*[types.intp] * 11), emit
 
 
-@intrinsic
-def _pointer(typing_context, address):
-    def emit(context, b, signature, arguments):
-        return b.inttoptr(arguments[0], context.get_value_type(types.voidptr))
-    return types.voidptr(types.intp), emit
-
-
 @njit(nogil=True)
 def _product(thread, threads, matrix, x, y, at):
     """This thread's rows r of the matrix times x [n, columns] into y [n, at + r]."""
     rows = matrix[3]
-    _multiply(matrix[0], matrix[1], matrix[2], matrix[4] // UNIT, rows * thread // threads,
+    _multiply(matrix[0], matrix[1], matrix[2], matrix[4], rows * thread // threads,
               rows * (thread + 1) // threads, x.ctypes.data, x.strides[0], len(x), y.ctypes.data + 4 * at, y.strides[0])
 
 

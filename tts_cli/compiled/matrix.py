@@ -3,14 +3,13 @@
 import math
 from collections.abc import Iterator
 
-import gguf
 import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Kind
 from torch import Tensor
 
-from tts_cli.compiled import UNIT, kernels
-from tts_cli.compiled.dots import UNITS
+from tts_cli.compiled import kernels
+from tts_cli.compiled.formats import FORMATS
 from tts_cli.compiled.team import Team, team_of
 
 
@@ -20,7 +19,7 @@ class Matrix:
     data   uint8 [rows, bytes per row], contiguous; a view of the file's memory map, or a copy
     shape  as the tensor has it; leading dimensions count as one for products
 
-    Raises `ValueError` for a type without a kernel, or columns that are no multiple of 32.
+    Raises `ValueError` for a type without a kernel, or columns that are no multiple of what its kernel reads at once.
     """
 
     def __init__(self, data: np.ndarray, kind: Kind, shape: tuple[int, ...], team: Team):
@@ -74,4 +73,4 @@ def times_float32(x: Tensor, w: Tensor) -> Tensor:
 
 def usable(kind: Kind, shape: tuple[int, ...]) -> bool:
     """Whether rows of that type and length can be multiplied as they are."""
-    return kind in UNITS and shape[-1] % max(UNIT, gguf.GGML_QUANT_SIZES[kind][0]) == 0
+    return kind in FORMATS and shape[-1] % FORMATS[kind].columns == 0
