@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import time
 
 import fake_speech
 import numpy as np
@@ -11,6 +12,7 @@ import soundfile
 from cli_tools import tts
 
 from tts_cli.audio import write
+from tts_cli.batch.run import Batch
 from tts_cli.loading import BUILTIN
 from tts_cli.model_choice import DEFAULT_MODEL, ModelChoice
 from tts_cli.qwen3tts import plan as qwen3tts
@@ -257,3 +259,8 @@ def test_a_terminal_sees_how_far_it_is(batch):
     assert run.code == 0 and "of 3 rows" in run.err and "left" in run.err
 
 
+def test_a_terminal_sees_how_far_a_long_check_is(batch, monkeypatch):
+    plain = Batch._check_file
+    monkeypatch.setattr(Batch, "_check_file", lambda *arguments: time.sleep(.6) or plain(*arguments))
+    assert "3 rows checked in 00:0" in batch(ROWS, terminal=True).err
+    assert "checked" not in batch(ROWS, "--quiet", terminal=True).err + batch(ROWS).err

@@ -55,10 +55,14 @@ class Batch:
         here = store.folder.resolve()
         self._reserved_names = {name_digest(path.name) for path in self._reserved if path.parent == here}
 
-    def survey(self) -> Survey:
-        """Check every row, and tell the store which will be spoken. Memory grows by a digest for each id."""
+    def survey(self, checks: Callable[[], object] = lambda: None) -> Survey:
+        """Check every row, and tell the store which will be spoken. Memory grows by a digest for each id.
+
+        checks  called for every row
+        """
         survey, seen, inputs = Survey(), {}, {}
         for entry in read_manifest(self._manifest, self._by):
+            checks()
             if isinstance(entry, Problem):
                 survey.add_problem(entry.line, entry.message)
                 continue

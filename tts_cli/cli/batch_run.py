@@ -63,7 +63,8 @@ class BatchRun:
             rows = Rows(defaults, self._manifest.parent, model_identity(self._choice, engine), engine)
             batch = Batch(self._manifest, self._by, rows, store, Check(engine, self._console),
                           self._book.files if self._book else ())
-            survey = batch.survey()
+            with self._checking() as checks:
+                survey = batch.survey(checks)
             if survey.problems or wrong:
                 return self._refuse(survey)
             if not survey.rows:
@@ -135,6 +136,15 @@ class BatchRun:
         if needed > free:
             self._console.warning(f"{workers} workers need about {needed / 1e9:.1f} GB for the model, "
                                   f"{free / 1e9:.1f} GB are free; fewer --workers may be faster")
+
+    @contextlib.contextmanager
+    def _checking(self):
+        """On a terminal, how many rows were checked, where that takes more than a second."""
+        from tqdm import tqdm
+
+        with tqdm(disable=not self._console.shows_progress, file=sys.stderr, leave=False, delay=1, mininterval=0.2,
+                  bar_format="{n} rows checked in {elapsed}") as bar:
+            yield bar.update
 
     @contextlib.contextmanager
     def _progress(self, survey, tally):
