@@ -1,7 +1,9 @@
 """English phonemes, tokens that keep their source, and the other languages' packages."""
 
 import json
+import os
 import random
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -153,3 +155,11 @@ def test_an_installed_language_is_used(monkeypatch):
     for_language.cache_clear()
     assert for_language("e").phonemes(" Hola  amigo ") == [Token("Hola amigo", "ˈola es", False)]
     for_language.cache_clear()
+
+
+def test_nothing_is_noted_about_the_person_or_sent(tmp_path):
+    """onnxruntime, left to itself, keeps a device number in the home and a queue of what to report."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "ORT_"))}
+    done = subprocess.run([sys.executable, "-m", "tts_cli", "--phonemes", "-p", "Hi"], cwd=Path(__file__).parent.parent,
+                          env=environment | {"HOME": str(tmp_path)}, capture_output=True, text=True, encoding="utf-8")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hˈI\n", "") and not list(tmp_path.rglob("*"))

@@ -1,5 +1,6 @@
 """Voices that speak the training texts. A teacher is made once per process and may then be asked for any text."""
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ class HibariTeacher:
 
     @cached_property
     def _hibari(self):
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # see tts_cli/kokoro/g2p
         from hibari import Hibari
 
         return Hibari(self._voice)

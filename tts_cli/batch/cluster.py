@@ -4,6 +4,7 @@ An actor that dies, alone or with its machine, is replaced by a new one wherever
 speak its rows (`dispatch`). Ray's own restarts and retries are off: a row waits for no machine that may not come back.
 """
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -47,6 +48,7 @@ def connect(address: str) -> None:
 
     Raises `UsageError` without the package ray, `TtsError` when there is no such cluster.
     """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that begins here
     try:
         import ray
     except ImportError:

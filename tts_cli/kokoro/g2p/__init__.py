@@ -4,6 +4,7 @@
 written word with its whole reading, "$12.50" with "twelve dollars and fifty cents", so times can be given to words.
 """
 
+import os
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -13,6 +14,9 @@ from tts_cli.english.symbols import PUNCTUATION, SYMBOLS, speakable
 from tts_cli.errors import UsageError
 
 __all__ = ["G2P", "PUNCTUATION", "SYMBOLS", "Token", "english", "for_language", "phoneme_string", "speakable"]
+
+# Read when onnxruntime is imported, which else keeps a device number and sends what it is used for to its maker.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 @dataclass(frozen=True)
