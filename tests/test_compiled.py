@@ -263,6 +263,21 @@ def test_without_a_folder_for_the_cache_the_functions_are_compiled_anew(monkeypa
     assert kernels._cached(refuse, nogil=True)(len) is len
 
 
+def test_what_other_sources_were_compiled_to_is_not_used(tmp_path):
+    """numba itself looks at kernels.py alone."""
+    for name in ("kernels.decode-1.py311.nbi", "kernels.decode-1.py311.1.nbc", "other.nbi"):
+        (tmp_path / name).touch()
+    kernels.forget_others(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kernels.sources", "other.nbi"]
+    (tmp_path / "kernels.decode-1.py311.nbi").touch()
+    kernels.forget_others(tmp_path)
+    assert (tmp_path / "kernels.decode-1.py311.nbi").exists()
+    (tmp_path / "kernels.sources").write_text("of yesterday")
+    kernels.forget_others(tmp_path)
+    assert not (tmp_path / "kernels.decode-1.py311.nbi").exists()
+    kernels.forget_others(tmp_path / "other.nbi")  # where no folder can be
+
+
 def test_compiling_leaves_the_standard_streams_alone():
     """It may run beside a thread that has replaced them; numba touches them where it finds colorama."""
     program = ("import sys, types\nsys.modules['colorama'] = types.ModuleType('colorama')\n"

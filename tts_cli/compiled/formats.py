@@ -2,8 +2,8 @@
 
 A row is read in blocks. Most types give a block's weights in their order, two vectors of `LANES` for each 32. For the
 types of super-blocks to widen every byte would cost more than the product: there a vector is byte j of sixteen 32-bit
-words, masked where it lies, and the inputs come in the order of these bytes instead, each divided by 256**j, which is
-exact. Layouts: ggml-common.h of llama.cpp, gguf.quants.
+words, masked where it lies, and the inputs come in the order of these bytes instead, each divided by 256**j: exactly,
+for numbers from 1e-30 to 1e30. Layouts: ggml-common.h of llama.cpp, gguf.quants.
 """
 
 from collections.abc import Callable

@@ -7,10 +7,12 @@ so neither do the samples.
 Matrices come as numbers, int64 [5]: function for their type, address, bytes per row, rows, columns; `Matrix` makes
 these and keeps the memory alive. Vectors and results are float32 arrays.
 
-numba keeps what it compiled beside the sources, by the file of the outermost function: after an edit in formats.py,
-dots.py or team.py, delete `__pycache__/*.nb*`.
+numba keeps what it compiled beside the sources, or where these cannot be written in a folder of its own, as long as
+this file does not change; `forget_others` looks at the other files.
 """
 
+import contextlib
+import hashlib
 import math
 from functools import cache
 from pathlib import Path
@@ -28,6 +30,18 @@ _FAST = {"reassoc", "contract", "nsz"}
 _TOKENS = 4  # vectors that share one unpacking of a row
 _DIVISORS = np.float32([256 ** j for j in range(4)])  # see `formats`
 _TILE = 16  # rows that meet the same few tokens before the next ones come: all stay in the first-level cache
+
+
+def forget_others(kept: Path) -> None:
+    """Delete what is kept of these functions unless it was made from the sources as they are now."""
+    sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
+    made_from = kept / "kernels.sources"
+    with contextlib.suppress(OSError):  # what cannot be written is compiled anew each time
+        if not made_from.exists() or made_from.read_text() != sources.hexdigest():
+            kept.mkdir(parents=True, exist_ok=True)
+            for file in kept.glob("kernels.*.nb?"):
+                file.unlink()
+            made_from.write_text(sources.hexdigest())
 
 
 def are_kept() -> bool:
@@ -236,3 +250,7 @@ def decode(thread, threads, barrier, matrices, norms, head_norms, last_norm, eps
         meet(threads, barrier)
     for t in range(n * thread // threads, n * (thread + 1) // threads):
         _rms(x[t], last_norm, eps, out[t])
+
+
+if decode.stats.cache_path is not None:
+    forget_others(Path(decode.stats.cache_path))
