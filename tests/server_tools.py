@@ -59,6 +59,9 @@ class SineEngine:
     def check_cloning(self, transcript: bool) -> None:
         pass
 
+    def unread(self, request) -> list[str]:
+        return []
+
     def parts(self, pieces):
         return iter(pieces)
 

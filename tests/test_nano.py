@@ -140,6 +140,27 @@ def test_what_is_not_english_is_left_out_between_sentences_and_named(tmp_path):
     assert "nothing to speak" in tts("-m", "nano", "-p", "你好。", "-o", tmp_path / "a.wav").error
 
 
+def test_what_is_left_out_is_told_everywhere(engine, tmp_path):
+    text = "Hello שלום there."
+    given = f"{text}\nBye.\n".encode()
+    lines = tts("-m", "nano", "--lines", "--output-dir", tmp_path / "lines", "-s", "1", stdin=given)
+    assert lines.code == 0 and lines.err.count("left out") == 1 and "שלום" in lines.err
+    (tmp_path / "m.txt").write_text(f"{text}\n\nBye.\n", encoding="utf-8")
+    batch = tts("batch", tmp_path / "m.txt", "-m", "nano", "-o", tmp_path / "out")
+    records = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+    assert batch.code == 0 and "words left out in 1: see results.jsonl" in batch.err
+    assert sorted(record.get("left_out", []) for record in records) == [[], ["שלום"]]
+    assert {record["finish_reason"] for record in records} == {"eos"}
+    with serving(engine) as server:
+        assert server.speak(text, response_format="wav").headers["X-Left-Out"] == "1"
+        assert "X-Left-Out" not in server.speak("Bye.", response_format="wav").headers
+        with opened(server) as socket:
+            say(socket, type="start", seed=1)
+            say(socket, type="text", text=text)
+            say(socket, type="end")
+            assert heard(socket)[0][-1]["left_out"] == ["שלום"]
+
+
 @pytest.mark.parametrize("text, lost", [
     ("It is 20 ℃ or 68 ℉, 5 ㎞ away.", []), ("Ⅷ, café, straße, Ωmega, 3 µm", []), ("ƒ of ǝ", ["ƒ", "ǝ"]),
     ("你好 and ﬁne", ["你好"])])

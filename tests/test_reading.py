@@ -25,6 +25,9 @@ class Tones:
         self.asked = []
         self.with_codes = with_codes
 
+    def unread(self, request) -> list[str]:
+        return []
+
     def parts(self, pieces):
         return iter(pieces)
 

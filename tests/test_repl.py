@@ -35,6 +35,9 @@ class Engine:
         if request.language not in ("auto", *self.languages):
             raise UsageError(f"language: {request.language!r} is not one of auto, english, german")
 
+    def unread(self, request) -> list[str]:
+        return []
+
     def parts(self, pieces):
         return iter(pieces)
 

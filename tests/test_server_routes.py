@@ -231,7 +231,7 @@ def test_events_carry_the_audio_and_the_end(server):
     events = [json.loads(line.removeprefix("data: ")) for line in answer.text.split("\n\n") if line]
     assert b"".join(base64.b64decode(event["audio"]) for event in events[:-1]) == said()
     assert {event["type"] for event in events[:-1]} == {"speech.audio.delta"} and len(events) == 4
-    assert events[-1] == {"type": "speech.audio.done", "finish_reason": "eos", "audio_seconds": 0.24,
+    assert events[-1] == {"type": "speech.audio.done", "finish_reason": "eos", "audio_seconds": 0.24, "left_out": [],
                           "usage": {"input_tokens": 0, "output_tokens": 3, "total_tokens": 3}}
 
 

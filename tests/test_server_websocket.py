@@ -62,7 +62,19 @@ def test_a_text_in_tokens_becomes_its_sentences(server):
     started, done = messages
     assert started == {"type": "started", "request_id": started["request_id"], "sample_rate": RATE,
                        "content_type": "audio/pcm;rate=24000;channels=1;bits=16;encoding=signed-integer;endian=little"}
-    assert done == {"type": "done", "finish_reason": "eos", "audio_seconds": round(6 * 0.08 + 0.5, 3)}
+    assert done == {"type": "done", "finish_reason": "eos", "audio_seconds": round(6 * 0.08 + 0.5, 3),
+                    "left_out": []}
+
+
+@pytest.mark.parametrize("text, answer", [("😀 ...", "error"), ("...", "error"), (" \n", "done"), ("", "done")])
+def test_a_text_with_nothing_to_speak_is_refused_and_no_text_is_not(server, text, answer):
+    with opened(server) as socket:
+        say(socket, type="start")
+        say(socket, type="text", text=text)
+        say(socket, type="end")
+        messages, audio = heard(socket)
+    assert messages[-1]["type"] == answer and audio == b""
+    assert answer == "done" or "nothing to speak" in messages[-1]["error"]["message"]
 
 
 def test_a_sentence_sounds_while_the_next_is_being_written(server):
@@ -95,7 +107,7 @@ def test_cancel_is_silence_at_once(server):
         until(lambda: server.engine.frames == 2)
         say(socket, type="cancel")
         messages, audio = heard(socket)
-    assert messages[-1] == {"type": "done", "finish_reason": "cancelled", "audio_seconds": 0.16}
+    assert messages[-1] == {"type": "done", "finish_reason": "cancelled", "audio_seconds": 0.16, "left_out": []}
     assert len(audio) <= 2 * FRAME_BYTES and server.engine.frames == 2
     until(lambda: not server.service.worker._jobs)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -124,7 +124,10 @@ class AudioChunk:
 
 @dataclass(frozen=True)
 class SpeechResult:
-    """How an utterance went; times in seconds, counted from the call of `Engine.speak`."""
+    """How an utterance went; times in seconds, counted from the call of `Engine.speak`.
+
+    left_out  words that the model does not read (see `Engine.unread`)
+    """
 
     samples: int
     sample_rate: int
@@ -134,6 +137,7 @@ class SpeechResult:
     wall_seconds: float
     first_audio_seconds: float | None
     peak: float
+    left_out: tuple[str, ...] = ()
 
     @property
     def audio_seconds(self) -> float:
@@ -148,6 +152,12 @@ class SpeechResult:
         first = "none" if self.first_audio_seconds is None else f"{1000 * self.first_audio_seconds:.0f} ms"
         return (f"{self.audio_seconds:.2f} s of audio in {self.wall_seconds:.2f} s ({self.times_real_time:.2f} x "
                 f"real time), first audio {first}, finish {self.finish_reason}, seed {self.seed}")
+
+
+def not_read(words: Sequence[str]) -> str:
+    """What to tell a person of `SpeechResult.left_out`."""
+    more = f" and {len(words) - 20} more" if len(words) > 20 else ""
+    return f"left out, not in the language of the voice: {' '.join(words[:20])}{more}"
 
 
 class CancelToken:
@@ -175,6 +185,7 @@ class Speech:
         self._started = time.perf_counter()
         self.sample_rate = sample_rate
         self.seed = seed
+        self._left_out: list[str] = []  # for subclasses that read a text
         self._samples = self._frames = 0
         self._peak = 0.0
         self._first_audio: float | None = None
@@ -200,7 +211,7 @@ class Speech:
                 samples=self._samples, sample_rate=self.sample_rate, frames=self._frames,
                 finish_reason=chunk.finish_reason, seed=self.seed,
                 wall_seconds=time.perf_counter() - self._started,
-                first_audio_seconds=self._first_audio, peak=self._peak)
+                first_audio_seconds=self._first_audio, peak=self._peak, left_out=tuple(self._left_out))
         return chunk
 
     @property

@@ -62,7 +62,7 @@ class Reading(Speech):
               are done. `max_frames` counts over utterances in order, so with it they are made one after another.
 
     Utterances with nothing in them for the model, such as a paragraph in a language that it does not read, are left out
-    with the silence behind them.
+    with the silence behind them; `result.left_out` has all words that were.
 
     Raises `UsageError` at once for what `Engine.check` refuses in the first utterance, while iterating for a later one;
     `NothingToSpeak` when there is nothing in any.
@@ -78,8 +78,13 @@ class Reading(Speech):
         self._engine, self._request = engine, replace(request, seed=seed)
         self._cancel = cancel or CancelToken()
         self._frames_left = request.max_frames
-        self._utterances = _InOrder(self._speak, from_first_spoken(engine, self._request, pieces),
+        self._utterances = _InOrder(self._speak, from_first_spoken(engine, self._request, self._taken(pieces)),
                                     together if self._frames_left is None else 1)
+
+    def _taken(self, pieces: Iterable[Utterance]) -> Iterator[Utterance]:
+        for piece in pieces:
+            self._left_out += self._engine.unread(replace(self._request, text=piece.text))
+            yield piece
 
     def _speak(self, index: int, text: str, in_turns: bool) -> Speech:
         request = self._request

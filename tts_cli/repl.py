@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tts_cli.background import Worker, wait
-from tts_cli.engine import CancelToken, Engine
+from tts_cli.engine import CancelToken, Engine, not_read
 from tts_cli.errors import TtsError, UsageError
 from tts_cli.repl_commands import COMMANDS, SETTINGS, Command, Settings, change, help_lines, parse, show
 from tts_cli.takes import Take, typed_path
@@ -177,6 +177,8 @@ class Session:
             take.result = reading.result
         self._spoken += 1
         self._spoken_seconds += take.result.audio_seconds
+        if take.result.left_out:
+            self._say(not_read(take.result.left_out))
         if not self._quiet:
             self._say(str(take.result))
 

@@ -37,6 +37,7 @@ class Tally:
 
     spoken: int = 0
     failed: int = 0
+    shortened: int = 0  # words that the model does not read were left out
     seconds: float = 0.0
 
 
@@ -113,6 +114,7 @@ class Batch:
             self._store.add(outcome.record)
             tally.spoken += 1
             tally.failed += outcome.record["error"] is not None
+            tally.shortened += "left_out" in outcome.record
             tally.seconds += outcome.record["seconds"]
             told(outcome.row, outcome.record)
 

@@ -142,8 +142,7 @@ class Speaker:
         record = _record(row, attempt + 1, reading.result, error=_CUT if cut else None)
         shown = cues(reading.words) if reading.words else reading.marks
         record["cues"] = [[round(cue.start, 3), round(cue.end, 3), cue.text] for cue in shown]
-        left_out = [] if request.phonemes else self._engine.unread(replace(request, text=row.text))
-        return record | ({"left_out": left_out} if left_out else {})
+        return record | ({"left_out": reading.result.left_out} if reading.result.left_out else {})
 
     @contextlib.contextmanager
     def _token(self) -> Iterator[CancelToken]:

@@ -48,6 +48,8 @@ class BatchRun:
         self._book = None
 
     def run(self) -> int:
+        if str(self._manifest) == "-":
+            raise UsageError("a manifest is read more than once, so it cannot be standard input; give a file")
         if self._manifest.resolve() == (self._folder / RESULTS).resolve():
             raise UsageError(f"{shown(self._manifest)} holds the results of -o {shown(self._folder)}; "
                              "give the manifest another name, or another -o")
@@ -179,4 +181,5 @@ class BatchRun:
         skipped = survey.rows - survey.pending
         self._console.note(f"{shown(self._folder)}: {tally.spoken} of {survey.rows} rows spoken{audio}"
                            + (f", {skipped} were there already" if skipped else "")
+                           + (f", words left out in {tally.shortened}: see results.jsonl" if tally.shortened else "")
                            + (f", {tally.failed} of them failed or cut: see results.jsonl" if tally.failed else ""))

@@ -6,7 +6,7 @@ from tts_cli.background import Worker
 from tts_cli.cli import options as o
 from tts_cli.cli.console import Console
 from tts_cli.cli.sinks import Outputs, Sinks, open_sinks
-from tts_cli.engine import CancelToken, Engine, SpeechRequest
+from tts_cli.engine import CancelToken, Engine, SpeechRequest, not_read
 from tts_cli.errors import UsageError
 from tts_cli.manner import Manner
 from tts_cli.model_choice import ModelChoice
@@ -53,6 +53,8 @@ def speak_text(engine: Engine, worker: Worker, manner: Manner, text: str, output
 def report(reading, request: SpeechRequest, sinks: Sinks, console: Console, where: str) -> int:
     """Say how it went, on stderr. Returns the exit code."""
     result = reading.result
+    if result.left_out:
+        console.warning(not_read(result.left_out))
     cut = result.finish_reason == "limit"
     if cut and len(reading.marks) > 1 and reading.cut:
         numbers = ", ".join(str(number + 1) for number in reading.cut)

@@ -5,7 +5,6 @@ language. The model works on a thread of its own (`background`), so Ctrl-C is an
 """
 
 import sys
-from dataclasses import replace
 
 import typer
 
@@ -103,9 +102,6 @@ def speak(
     with one_interrupt(), Worker() as worker:
         engine = worker.call(ready, choice, manner, text, outputs, console)
         o.warn_unused(ctx, engine, console)
-        request = replace(manner.with_voice_file(engine).request, text=text)
-        if not from_phonemes and (lost := engine.unread(request)):
-            console.warning(f"left out, not in the language of the voice: {' '.join(lost[:20])}")
         if from_phonemes and (unknown := engine.unknown_symbols(text)):
             console.warning(f"symbols the model does not know are left out: {' '.join(unknown[:20])}")
         manner = worker.call(manner.voiced, engine, clip, console)

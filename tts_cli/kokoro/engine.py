@@ -124,7 +124,8 @@ class KokoroEngine:
         """See `Engine.unread`: words in scripts that English has no reading for."""
         from tts_cli.english.spoken import unread
 
-        return unread(request.text) if self._letter(request, self._voice(request)) in "ab" else []
+        english = not request.phonemes and self._letter(request, self._voice(request)) in "ab"
+        return unread(request.text) if english else []
 
     def unknown_symbols(self, phonemes: str) -> list[str]:
         """The characters of phonemes that the model has no symbol for, each once."""

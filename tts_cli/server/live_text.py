@@ -61,6 +61,11 @@ class LiveText:
         return self._ended and not self._sentences
 
     @property
+    def symbols(self) -> str:
+        """What waits for a word to go with."""
+        return self._rest.strip()
+
+    @property
     def ready(self) -> bool:
         """There is a sentence, or will be none."""
         return bool(self._sentences) or self._ended
@@ -88,7 +93,8 @@ class LiveText:
 class LiveSpeech(Speech):
     """The speech of a `LiveText`: chunks as from a `Reading`, as long as `can_go_on`.
 
-    Sentences with nothing in them for the model are left out; raises `NothingToSpeak` at the end if all were.
+    Sentences with nothing in them for the model are left out; raises `NothingToSpeak` at the end when nothing of a text
+    was spoken.
     """
 
     def __init__(self, engine: Engine, request: SpeechRequest, text: LiveText, cancel: CancelToken, *, max_chars: int,
@@ -110,6 +116,7 @@ class LiveSpeech(Speech):
             if sentence is None:  # asked too early
                 yield AudioChunk(np.zeros(0, np.float32), self.sample_rate)
                 continue
+            self._left_out += self._engine.unread(replace(self._request, text=sentence))
             pieces = utterances(clean_text(sentence), max_chars=self._max_chars, gap=self._gap)
             first = next(pieces)
             pieces = [replace(first, lead=first.lead + lead), *pieces]
@@ -126,6 +133,6 @@ class LiveSpeech(Speech):
             lead, spoken = self._gap, True
             if reason == "cancelled" or (reason == "limit" and self._request.max_frames is not None):
                 break
-        if refused is not None and not spoken:
-            raise refused
+        if not spoken and reason != "cancelled" and (refused or self._text.symbols):
+            raise refused or NothingToSpeak("nothing to speak; at least one letter or digit is needed")
         yield AudioChunk(np.zeros(0, np.float32), self.sample_rate, None, reason)

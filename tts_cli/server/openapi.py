@@ -22,6 +22,7 @@ SPEECH_HEADERS = {
     "X-Sample-Rate": "Hz",
     "X-Finish-Reason": "eos, or limit when it was cut; not when streamed",
     "X-Audio-Seconds": "Not when streamed",
+    "X-Left-Out": "How many words were left out, not in the language of the voice; only then, and not when streamed",
     "X-Seed": "Makes the same take again; not when streamed",
 }
 _REFERENCE = "#/components/schemas/{model}"

@@ -7,6 +7,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import logging
 from collections.abc import AsyncIterator, Callable
 
 from anyio import to_thread
@@ -16,6 +17,8 @@ from tts_cli.engine import AudioChunk
 from tts_cli.server.bodies import BodyStream, content_type, whole_file
 from tts_cli.server.errors import api_error
 from tts_cli.server.worker import Cancelled, Job
+
+log = logging.getLogger("tts_cli.server")
 
 
 class SpeechResponse(Response):
@@ -47,6 +50,9 @@ class SpeechResponse(Response):
         body = await to_thread.run_sync(whole_file, self._format, self._rate, chunks)
         headers = {"X-Sample-Rate": str(self._rate), "X-Finish-Reason": job.result.finish_reason,
                    "X-Audio-Seconds": f"{job.result.audio_seconds:.3f}", "X-Seed": str(job.result.seed)}
+        _tell_of_words(job)
+        if job.result.left_out:
+            headers["X-Left-Out"] = str(len(job.result.left_out))
         await Response(body, headers=headers, media_type=content_type(self._format, self._rate))(scope, receive, send)
 
 
@@ -87,7 +93,7 @@ class SpeechEvents(StreamedSpeech):
         # Frames stand for tokens: 12.5 a second, whatever the engine.
         frames = round(12.5 * job.result.audio_seconds)
         yield _event(type="speech.audio.done", finish_reason=job.result.finish_reason,
-                     audio_seconds=round(job.result.audio_seconds, 3),
+                     audio_seconds=round(job.result.audio_seconds, 3), left_out=job.result.left_out,
                      usage={"input_tokens": 0, "output_tokens": frames, "total_tokens": frames})
 
 
@@ -107,11 +113,18 @@ async def encoded(first: AudioChunk, job: Job, format_name: str, sample_rate: in
                 yield data
         data = await run(body.finish)
         finished = True
+        _tell_of_words(job)
         if data:
             yield data
     finally:
         if not finished:
             body.abandon()
+
+
+def _tell_of_words(job: Job) -> None:
+    """How many, not which: a log has what was spoken only when that is asked for."""
+    if job.result.left_out:
+        log.warning("%d words were left out, not in the language of the voice", len(job.result.left_out))
 
 
 async def _cancel_when_gone(receive, job: Job) -> None:

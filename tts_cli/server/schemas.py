@@ -147,6 +147,7 @@ class DoneMessage(BaseModel):
     type: Literal["done"] = "done"
     finish_reason: Literal["eos", "limit", "cancelled"]
     audio_seconds: float
+    left_out: list[str] = Field([], description="Words that the model does not read")
 
 
 class VoiceEntry(BaseModel):

@@ -157,7 +157,7 @@ class Conversation:
     async def _speak(self, options: StartMessage) -> None:
         rate = self._service.engine.sample_rate
         format_name = options.response_format or _OPTIONS.response_format
-        seconds = 0.0
+        seconds, left_out = 0.0, []
         try:
             await self._job.prepared()
             await self._say(StartedMessage(request_id=self._socket.state.request_id, sample_rate=rate,
@@ -166,12 +166,14 @@ class Conversation:
             async for data in encoded(first, self._job, format_name, rate):
                 with fail_after(self._settings.write_timeout):
                     await self._socket.send_bytes(data)
-            reason, seconds = self._job.result.finish_reason, self._job.result.audio_seconds
+            result = self._job.result
+            reason, seconds, left_out = result.finish_reason, result.audio_seconds, list(result.left_out)
         except Cancelled:
             if not self._cancelled:
                 raise
             reason, seconds = "cancelled", self._job.made_seconds
-        await self._say(DoneMessage(finish_reason=reason, audio_seconds=round(seconds, 3)).model_dump())
+        await self._say(DoneMessage(finish_reason=reason, audio_seconds=round(seconds, 3),
+                                    left_out=left_out).model_dump())
 
     async def _say(self, message: dict) -> None:
         with fail_after(self._settings.write_timeout):
