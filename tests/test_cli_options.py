@@ -333,3 +333,11 @@ def test_a_bench_uses_its_part_of_a_config(pair, tmp_path, monkeypatch):
     config.write_text(f"model = {json.dumps(str(pair[0]))}\ntemp = 0.5\ndtype = 'float32'\n", encoding="utf-8")
     run = tts("bench", "--config", config, "--frames", "2", "--json")
     assert run.code == 0 and json.loads(run.out)["dtype"] == "float32"
+
+
+def test_a_model_that_is_not_there_is_told_before_torch_is_imported():
+    program = ("import sys\nfrom tts_cli.cli.main import main\n"
+               "assert main(['-p', 'a', '-m', 'nanno', '-o', 'a.wav']) == 2 and 'torch' not in sys.modules")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, encoding="utf-8",
+                          cwd=Path(tts_cli.__file__).parent.parent)
+    assert (done.returncode, done.stderr) == (0, "tts: error: nanno: no such file; did you mean nano?\n")

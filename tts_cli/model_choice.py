@@ -2,11 +2,12 @@
 
 import os
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 from tts_cli.engine import Engine
 from tts_cli.errors import UsageError
 from tts_cli.kokoro.packages import INSTALL
-from tts_cli.loading import BUILTIN, NANO, default_model, open_engine
+from tts_cli.loading import BUILTIN, NAMES, NANO, default_model, open_engine
 from tts_cli.notices import Notices
 
 # torch keeps 1,024 compiled kernels, one for each layer and length. Where lengths seldom come again that only fills and
@@ -32,6 +33,9 @@ def resolve_pair(pair: tuple[str, str | None] | str | None, told: Notices) -> tu
             disable_progress_bars()
         talker, mmproj = resolve(pair)
         return str(talker), None if mmproj is None else str(mmproj)
+    if pair[0] not in NAMES and not os.path.exists(pair[0]):  # told before torch is imported, which takes seconds
+        near = get_close_matches(pair[0], NAMES, n=1)
+        raise UsageError(f"{pair[0]}: no such file{f'; did you mean {near[0]}?' if near else ''}")
     return pair
 
 
@@ -72,7 +76,9 @@ class ModelChoice:
         if engine.first_run is not None:
             told.note(f"tts: {engine.first_run}, once; this takes some seconds")
         if self.pair is None:
-            told.note(f"tts: {DEFAULT_MODEL[default_model()]}; {OTHER_MODELS}")
+            model = default_model()
+            say = told.detail if model == BUILTIN and not told.shows_progress else told.note  # scripts know
+            say(f"tts: {DEFAULT_MODEL[model]}; {OTHER_MODELS}")
 
 
 def check_threads(threads: int | None) -> None:

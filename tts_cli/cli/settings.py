@@ -20,7 +20,7 @@ Value = Annotated[str, typer.Argument(metavar="VALUE", help="What it is to be")]
 
 # What belongs to one run.
 _PER_RUN = {"prompt", "file", "output", "format", "dump_codes", "srt", "vtt", "timestamps", "lines", "output_dir",
-            "list_devices", "phonemes", "from_phonemes", "play", "max_frames", "no_voice"}
+            "list_devices", "explain", "phonemes", "from_phonemes", "play", "max_frames", "no_voice"}
 _FILES = {"model", "mmproj", "speaker_file"}
 _REPLACED = {"model": ("hf-repo", "mmproj"), "hf-repo": ("model", "mmproj")}  # what goes when a model is set
 

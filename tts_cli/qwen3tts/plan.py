@@ -33,9 +33,9 @@ class Plan:
 def make_plan(pair: Pair, request: SpeechRequest, seed: int) -> Plan:
     """Raises `UsageError` for what this checkpoint cannot do."""
     if request.phonemes:
-        raise UsageError("phonemes: Qwen3-TTS reads words; Kokoro speaks from phonemes (-m builtin)")
+        raise UsageError(f"phonemes: {pair.name} reads words; Kokoro speaks from phonemes (-m builtin)")
     if request.speed != 1:
-        raise UsageError("speed: Qwen3-TTS chooses its own; Kokoro takes a speed (-m builtin)")
+        raise UsageError(f"speed: {pair.name} chooses its own; Kokoro takes a speed (-m builtin)")
     text = clean_text(request.text)
     if pair.plain_english and not (text := plain(written := text)):
         raise NothingToSpeak(f"nothing to speak in {written[:20]!r}: {pair.name} reads English")
