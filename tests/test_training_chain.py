@@ -33,7 +33,7 @@ def test_the_readmes_commands_make_a_pair_that_speaks(tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(teachers.TEACHERS, "hibari", Humming)
     monkeypatch.setattr(Humming, "__init__", lambda self, voice: setattr(self, "_base", 90))
-    short = {"--hours": "0.01", "--workers": "1", "--minutes": "0.005", "--count": "1", "--seeds": "1"}
+    short = {"--hours": "0.01", "--workers": "1", "--minutes": "0.005", "--steps": "2", "--count": "1", "--seeds": "1"}
     monkeypatch.setattr(evaluate, "speech_report", partial(evaluate.speech_report, most=4))
     done = []
     for _, _, module, *words in commands():

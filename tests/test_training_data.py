@@ -1,7 +1,10 @@
 """Texts, speech in shards that can be gone on with, and what is measured of it."""
 
 import json
+import os
+from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -113,6 +116,22 @@ def test_a_text_is_spoken_in_the_pieces_of_the_product_unless_it_is_held_out(tmp
         (1, 2, "thirteen and some more.")]
     assert [line["start"] for line in lines] == [0, *np.cumsum([line["frames"] for line in lines])[:-1]]
     assert all(line["marks"][-1][0] == len(line["text"]) for line in lines)
+
+
+def test_a_worker_ends_with_the_run_that_began_it(tmp_path, monkeypatch):
+    """The next run would write to the same files beside it."""
+    monkeypatch.setattr(data, "parent_process", lambda: SimpleNamespace(is_alive=lambda: False))
+    assert data.speak_shard(tmp_path, "hum:low", 0, 1, ["One two three."], 60, float("inf")) == 0
+    assert (tmp_path / "00.i16").stat().st_size == (tmp_path / "00.jsonl").stat().st_size == 0
+
+
+def test_a_shard_that_lacks_sound_is_refused(tmp_path):
+    speak = partial(data.speak_shard, tmp_path, "hum:low", 0, 1)
+    seconds = speak(["One two three."], 60, float("inf"))
+    assert speak(["One two three.", "Four five."], 60, float("inf")) > seconds > 0
+    os.truncate(tmp_path / "00.i16", 100)
+    with pytest.raises(ValueError, match="00.i16: shorter"):
+        speak(["One two three.", "Four five.", "Six."], 60, float("inf"))
 
 
 def test_a_voice_that_there_is_not_leaves_nothing_behind(tmp_path, capsys):

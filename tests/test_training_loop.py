@@ -1,6 +1,7 @@
 """A stage stopped at any step comes to the same weights as one that was not; each stage learns something tiny."""
 
 import argparse
+import signal
 
 import numpy as np
 import pytest
@@ -64,6 +65,17 @@ def test_a_slice_of_time_ends_with_a_checkpoint(nano, corpus, tmp_path):  # noqa
     done = torch.load(tmp_path / "latents" / CHECKPOINT, weights_only=True)["step"]
     assert 0 < done < 1000
     assert set(trained(tmp_path / "latents")) == {"encoder", "code2wav"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_stage_with_a_checkpoint(number, nano, corpus, tmp_path):  # noqa: F811
+    stage = upto(Latents, 10**6, nano, corpus)
+    plain, before = stage.step, signal.getsignal(number)
+    stage.step = lambda step, random: (signal.raise_signal(number) if step == 1 else None) or plain(step, random)
+    with pytest.raises(SystemExit) as ended:
+        train(stage, tmp_path)
+    assert ended.value.code == 128 + number and signal.getsignal(number) is before
+    assert torch.load(tmp_path / "latents" / CHECKPOINT, weights_only=True)["step"] == 2
 
 
 @pytest.mark.parametrize("type, bytes, most", [("f16", 2, 1e-3), ("q8_0", 1, 1e-2)])

@@ -13,6 +13,7 @@ import json
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import parent_process
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,8 @@ def speak_shard(folder: Path, voice: str, worker: int, workers: int, texts: list
                 continue
             if frames * FRAME / RATE >= seconds or time.monotonic() > deadline:
                 break
+            if (parent := parent_process()) is not None and not parent.is_alive():
+                break  # killed; the next run may have begun to write these files
             pieces = [texts[number]] if is_held_out(number) else _pieces(texts[number], max_chars)
             lines = []
             for piece, text in enumerate(pieces):
@@ -83,6 +86,8 @@ def _recover(base: Path) -> tuple[int, int]:
     frames = last["start"] + last["frames"]
     for suffix, size in ((".i16", 2 * FRAME), (".f32", 4 * FRAME // 240)):
         if (path := Path(f"{base}{suffix}")).exists():
+            if path.stat().st_size < frames * size:
+                raise ValueError(f"{path}: shorter than its index says; delete {base}.* and make them again")
             os.truncate(path, frames * size)
     return last["number"], frames
 

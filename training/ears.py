@@ -49,6 +49,15 @@ def distance(said: Sequence[str], heard: Sequence[str]) -> int:
     return int(row[-1])
 
 
+def said_twice(said: str, heard: str) -> bool:
+    """Whether what was heard is nearer to the text with a sentence of it, or all of it, said again."""
+    sentences = [spoken for sentence in re.split(r"(?<=[.!?;:])\s", said) if (spoken := words(sentence))]
+    once, heard_words = sum(sentences, []), words(heard)
+    again = [sum([*sentences[:i + 1], *sentences[i:]], []) for i in range(len(sentences))]
+    nearest = min((distance(text, heard_words) for text in [*again, once + once]), default=0)
+    return nearest < distance(once, heard_words)
+
+
 class Tally:
     """Word errors of many utterances."""
 

@@ -17,7 +17,7 @@ import torch
 
 from training.codec_model import Codec, load_codec
 from training.corpus import Corpus
-from training.ears import Ears, Tally, words
+from training.ears import Ears, Tally, said_twice
 from training.features import RATE, log_mel, pitch, pitch_rows
 from training.loop import command, prepare
 from training.losses import START, feature_figures
@@ -34,7 +34,6 @@ BARS = {"codec": dict(wer=7, pitch_r2=0.85, start_db=6, streamed=1e-5),
         "speech": dict(wer=10, twice=0, ended=99, speed=5, load=1)}
 _MORE_IS_BETTER = ("pitch_r2", "ended", "speed")
 _NOTHING = "no text is held out: there is nothing to measure by"
-_TWICE = 1.6                    # as many words as were asked for: something was said again
 
 
 def codec_report(codec: Codec, corpus: Corpus, count: int, ears: Ears | None, keep: Path | None = None
@@ -80,8 +79,8 @@ def speech_report(pair: Path, corpus: Corpus, count: int, seeds: int, ears: Ears
     """Held-out texts in the voice of a clip that the talker knows, or in its only one; `most` frames each, when given.
 
     wer, wer_short, wer_long (under and over 100 letters; those there are), ended (per cent by EOS), twice (per cent
-    said again), speed (times real time) and load (seconds). Raises `FileNotFoundError` for a folder without a talker,
-    what `load_engine` does, and `ValueError` where no text is held out.
+    with a sentence that was said again), speed (times real time) and load (seconds). Raises `FileNotFoundError` for a
+    folder without a talker, what `load_engine` does, and `ValueError` where no text is held out.
     """
     started = time.perf_counter()
     talker = next((p for p in sorted(pair.glob("*.gguf")) if not p.name.startswith("mmproj")), None)
@@ -110,7 +109,7 @@ def speech_report(pair: Path, corpus: Corpus, count: int, seeds: int, ears: Ears
                 heard = ears(samples)
                 for name in ("wer", "wer_long" if len(u.text) > 100 else "wer_short"):
                     tallies[name].add(u.text, heard)
-                twice += len(words(heard)) > _TWICE * len(words(u.text))
+                twice += said_twice(u.text, heard)
     figures = {name: tally.rate for name, tally in tallies.items() if tally.words}
     if ears:
         figures["twice"] = 100 * twice / runs

@@ -5,13 +5,15 @@ that lives longer than one step.
 """
 
 import argparse
+import contextlib
 import functools
 import os
 import pickle
+import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -66,7 +68,8 @@ def train(stage: Stage, work: Path, minutes: float = float("inf"), most: float =
           evaluate_every: int = 500) -> bool:
     """Go on from the last checkpoint for `minutes` or `most` steps, or to the end; whether the end is reached.
 
-    Raises `ValueError` for a checkpoint of other sizes than the stage's.
+    Ctrl-C and SIGTERM end the process after the step at hand and a checkpoint. Raises `ValueError` for a checkpoint of
+    other sizes than the stage's.
     """
     folder = work / stage.name
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,21 +78,43 @@ def train(stage: Stage, work: Path, minutes: float = float("inf"), most: float =
     last = done + most
     started = saved = time.monotonic()
     losses = Means()
-    while not _ended(stage, best, done) and done < last and time.monotonic() - started < 60 * minutes:
-        losses.add(update(stage, done))
-        if averages:
-            averages.update(stage.modules, done)
-        done += 1
-        if done % REPORT == 0 or done == stage.steps:
-            minute = f"{(time.monotonic() - started) / 60:.1f} min"
-            _say(folder, f"{stage.name} {done}/{stage.steps}  {minute}  {losses.take()}")
-        if done % evaluate_every == 0 or done == stage.steps:
-            best = _evaluate(stage, done, best, folder)
-        if time.monotonic() - saved > 60 * SAVE_MINUTES:
-            _save(stage, averages, done, best, folder / CHECKPOINT)
-            saved = time.monotonic()
-    _save(stage, averages, done, best, folder / CHECKPOINT)
+    with _signals_noted() as signals:
+        while not (signals or _ended(stage, best, done)) and done < last and time.monotonic() - started < 60 * minutes:
+            losses.add(update(stage, done))
+            if averages:
+                averages.update(stage.modules, done)
+            done += 1
+            if done % REPORT == 0 or done == stage.steps:
+                minute = f"{(time.monotonic() - started) / 60:.1f} min"
+                _say(folder, f"{stage.name} {done}/{stage.steps}  {minute}  {losses.take()}")
+            if done % evaluate_every == 0 or done == stage.steps:
+                best = _evaluate(stage, done, best, folder)
+            if time.monotonic() - saved > 60 * SAVE_MINUTES:
+                _save(stage, averages, done, best, folder / CHECKPOINT)
+                saved = time.monotonic()
+        _save(stage, averages, done, best, folder / CHECKPOINT)
+    if signals:
+        raise SystemExit(128 + signals[0])
     return _ended(stage, best, done)
+
+
+@contextlib.contextmanager
+def _signals_noted() -> Iterator[list[int]]:
+    """The numbers of the signals that came to end the process; the second of a kind does so at once."""
+    came: list[int] = []
+
+    def note(number, frame) -> None:
+        came.append(number)
+        signal.signal(number, before[number])
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def update(stage: Stage, number: int) -> dict[str, float]:
@@ -256,6 +281,8 @@ def command(main: Callable[[list[str] | None], None]) -> Callable[..., None]:
         except (OSError, ValueError, TtsError) as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(2)
+        except KeyboardInterrupt:
+            sys.exit("interrupted")
 
     return plain
 
