@@ -163,6 +163,7 @@ def test_the_parts_cover_the_text():
 
 def test_words_in_other_scripts_are_reported():
     assert unread("Привет world, 日本語 café π") == ["Привет", "日本語"]
+    assert unread("[Tomato](/təmˈɑTO/), [日本](/nihˈɑn/), [a](/日/)") == ["日"]
 
 
 def test_number_words_at_their_limits():

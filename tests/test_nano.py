@@ -163,7 +163,7 @@ def test_what_is_left_out_is_told_everywhere(engine, tmp_path):
 
 @pytest.mark.parametrize("text, lost", [
     ("It is 20 ℃ or 68 ℉, 5 ㎞ away.", []), ("Ⅷ, café, straße, Ωmega, 3 µm", []), ("ƒ of ǝ", ["ƒ", "ǝ"]),
-    ("你好 and ﬁne", ["你好"])])
+    ("你好 and ﬁne", ["你好"]), ("[tomato](/təmˈɑTO/), [日本](/nihˈɑn/)", ["日本"])])
 def test_what_is_left_out_is_what_is_not_spoken(engine, text, lost):
     assert engine.unread(SpeechRequest(text)) == lost
 

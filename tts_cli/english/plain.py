@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from tts_cli.english.parts import parts
 from tts_cli.utterances import Utterance
 
 _MARKS = {"—": ", ", "…": "... "}
@@ -44,7 +45,8 @@ def plain_pieces(pieces: Iterable[Utterance]) -> Iterator[Utterance]:
 
 
 def unread(text: str) -> list[str]:
-    """The words of `text` with a letter that `plain` leaves out."""
+    """The words of `text` with a letter that `plain` leaves out; phonemes beside a word are no text."""
+    text = "".join(part.spoken for part in parts(text, (), british=False))
     lost = {c for c in set(text) if c.isalpha() and not c.isascii() and not plain(c)}
     return [word for word in re.findall(r"[^\W\d_]+", text) if not lost.isdisjoint(word)] if lost else []
 

@@ -15,5 +15,8 @@ def spoken_form(text: str, british: bool = False) -> str:
 
 
 def unread(text: str) -> list[str]:
-    """The words of `text` in scripts that English has no reading for; they are left out, so a caller can say so."""
-    return re.findall(r"[^\W\d_\u0000-\u024f\u0370-\u03ff\u1e00-\u1fff\ufb00-\ufb06]+", parts.fold(text))
+    """The words of `text` in scripts that English has no reading for; they are left out, so a caller can say so. Words
+    whose phonemes are given are read."""
+    found = parts.parts(parts.fold(text), (), british=False)
+    text = "".join(part.spoken if part.phonemes is None else " " for part in found)
+    return re.findall(r"[^\W\d_\u0000-\u024f\u0370-\u03ff\u1e00-\u1fff\ufb00-\ufb06]+", text)
