@@ -1,12 +1,17 @@
 """Texts, speech in shards that can be gone on with, and what is measured of it."""
 
 import json
+import multiprocessing
 import os
+import subprocess
+import sys
+import time
 from functools import partial
 from itertools import pairwise
-from types import SimpleNamespace
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from tiny_training import RATE, Humming, tiny_nano
@@ -14,6 +19,8 @@ from tiny_training import RATE, Humming, tiny_nano
 from training import data, features, teachers, texts
 from training.corpus import Corpus
 from training.text import Reader, learn_merges, read_merges
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)
@@ -118,11 +125,32 @@ def test_a_text_is_spoken_in_the_pieces_of_the_product_unless_it_is_held_out(tmp
     assert all(line["marks"][-1][0] == len(line["text"]) for line in lines)
 
 
-def test_a_worker_ends_with_the_run_that_began_it(tmp_path, monkeypatch):
-    """The next run would write to the same files beside it."""
-    monkeypatch.setattr(data, "parent_process", lambda: SimpleNamespace(is_alive=lambda: False))
-    assert data.speak_shard(tmp_path, "hum:low", 0, 1, ["One two three."], 60, float("inf")) == 0
-    assert (tmp_path / "00.i16").stat().st_size == (tmp_path / "00.jsonl").stat().st_size == 0
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="workers inherit the slow teacher")
+def test_workers_end_with_the_run_that_began_them(tmp_path):
+    """When it is killed the next run would write to the same files beside them."""
+    nano = tiny_nano(tmp_path)
+    sentences = "; ".join(f'"The dog number {n} barked all night"' for n in range(300))
+    (tmp_path / "data.noun").write_text(f"00 | a dog; {sentences}\n")
+    program = (f"import multiprocessing, sys, time\nsys.path[:0] = {[str(ROOT / 'tests'), str(ROOT)]}\n"
+               "multiprocessing.set_start_method('fork')\nfrom training import data, teachers\n"
+               "from tiny_training import Humming\nclass Slow(Humming):\n    def speak(self, text, seed):\n"
+               "        time.sleep(.1)\n        return super().speak(text, seed)\nteachers.TEACHERS['hum'] = Slow\n"
+               f"data.main([{str(nano.path)!r}, {str(tmp_path / 'data')!r}, '--voice', 'hum:low', '--workers', '2',"
+               f" '--wordnet', {str(tmp_path)!r}])")
+    run = subprocess.Popen([sys.executable, "-c", program])
+    indices = [tmp_path / "data" / "hum-low" / f"0{n}.jsonl" for n in range(2)]
+    until(lambda: all(index.exists() and index.stat().st_size for index in indices))
+    workers = psutil.Process(run.pid).children()
+    run.kill()
+    run.wait()
+    assert len(workers) == 2 and not psutil.wait_procs(workers, timeout=20)[1]
+
+
+def until(true, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_a_shard_that_lacks_sound_is_refused(tmp_path):

@@ -78,6 +78,17 @@ def test_a_signal_ends_a_stage_with_a_checkpoint(number, nano, corpus, tmp_path)
     assert torch.load(tmp_path / "latents" / CHECKPOINT, weights_only=True)["step"] == 2
 
 
+def test_a_signal_that_is_ignored_stays_so(nano, corpus, tmp_path):  # noqa: F811
+    """As that of Ctrl-C is in the background of a script."""
+    stage = upto(Latents, 2, nano, corpus)
+    plain, before = stage.step, signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stage.step = lambda step, random: signal.raise_signal(signal.SIGINT) or plain(step, random)
+    try:
+        assert train(stage, tmp_path) and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("type, bytes, most", [("f16", 2, 1e-3), ("q8_0", 1, 1e-2)])
 def test_a_slim_file_stands_for_its_stage(type, bytes, most, nano, corpus, latents, tmp_path):  # noqa: F811
     whole = trained(latents / "latents")

@@ -17,6 +17,7 @@ from multiprocessing import parent_process
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from training.features import FRAME, RATE, pitch
 from training.loop import command
@@ -46,8 +47,8 @@ def speak_shard(folder: Path, voice: str, worker: int, workers: int, texts: list
                 continue
             if frames * FRAME / RATE >= seconds or time.monotonic() > deadline:
                 break
-            if (parent := parent_process()) is not None and not parent.is_alive():
-                break  # killed; the next run may have begun to write these files
+            if (parent := parent_process()) is not None and not psutil.pid_exists(parent.pid):
+                os._exit(1)  # it was killed; the next run begins to write these files, and a pool would wait for ever
             pieces = [texts[number]] if is_held_out(number) else _pieces(texts[number], max_chars)
             lines = []
             for piece, text in enumerate(pieces):

@@ -107,7 +107,8 @@ def _signals_noted() -> Iterator[list[int]]:
         came.append(number)
         signal.signal(number, before[number])
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
     for number in before:
         signal.signal(number, note)
     try:

@@ -34,7 +34,7 @@ def resolve_pair(pair: tuple[str, str | None] | str | None, told: Notices) -> tu
         talker, mmproj = resolve(pair)
         return str(talker), None if mmproj is None else str(mmproj)
     if pair[0] not in NAMES and not os.path.exists(pair[0]):  # told before torch is imported, which takes seconds
-        near = get_close_matches(pair[0], NAMES, n=1)
+        near = get_close_matches(str(pair[0]), NAMES, n=1)
         raise UsageError(f"{pair[0]}: no such file{f'; did you mean {near[0]}?' if near else ''}")
     return pair
 
