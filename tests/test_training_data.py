@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import time
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from server_tools import until
 from tiny_training import RATE, Humming, tiny_nano
 
 from training import data, features, teachers, texts
@@ -139,18 +139,13 @@ def test_workers_end_with_the_run_that_began_them(tmp_path):
                f" '--wordnet', {str(tmp_path)!r}])")
     run = subprocess.Popen([sys.executable, "-c", program])
     indices = [tmp_path / "data" / "hum-low" / f"0{n}.jsonl" for n in range(2)]
-    until(lambda: all(index.exists() and index.stat().st_size for index in indices))
-    workers = psutil.Process(run.pid).children()
-    run.kill()
-    run.wait()
+    try:
+        until(lambda: all(index.exists() and index.stat().st_size for index in indices), seconds=60)
+        workers = psutil.Process(run.pid).children()
+    finally:
+        run.kill()
+        run.wait()
     assert len(workers) == 2 and not psutil.wait_procs(workers, timeout=20)[1]
-
-
-def until(true, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_a_shard_that_lacks_sound_is_refused(tmp_path):

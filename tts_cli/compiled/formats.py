@@ -191,9 +191,10 @@ def _k4_k5(fifth_bit: bool) -> Callable:
 
 def _q6_k(b, block):
     """128 bytes of low nibbles, 64 of high bit pairs, 16 signed scales, scale; two halves of four units."""
+    factor = block.at(208).half(_EIGHT)
     for half in range(2):
         scales = b.sext(block.at(192 + 8 * half).load(ir.VectorType(I8, 8)), _EIGHT_INTS)
-        scales = b.fmul(block.at(208).half(_EIGHT), b.sitofp(scales, _EIGHT))
+        scales = b.fmul(factor, b.sitofp(scales, _EIGHT))
         for g, words in enumerate(_nibbles(b, block.at(64 * half).load(_INTS))):
             bits = _twice(b, block.at(128 + 32 * half), (0, -2) if g else (4, 2))
             words = b.or_(words, b.and_(bits, _ints(0x30303030)))
